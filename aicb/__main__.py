@@ -11,7 +11,7 @@ from boundary.command_line import run_command_line
 
 __version__ = "0.1.0"
 
-app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+app = typer.Typer(pretty_exceptions_enable=False)
 show.register(app)
 predict.register(app)
 exchange.register(app)

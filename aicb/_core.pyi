@@ -132,6 +132,9 @@ class Correlation:
     def with_places(self, places: NDArray[np.float64]) -> NDArray[np.float64]:
         """[places, points] of ``places`` [places, dimensions]."""
 
+    def among_points(self) -> NDArray[np.float64]:
+        """[points, points] of the points with each other."""
+
 class Kriging:
     """Expected residuals from correlations with points and their weights [points]."""
 

@@ -14,7 +14,6 @@ from netsim.commands.topology import write_topology
 
 app = typer.Typer(
     name="netsim",
-    add_completion=False,
     pretty_exceptions_enable=False,
 )
 

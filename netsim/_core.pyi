@@ -53,6 +53,10 @@ class LinkLog:
     def __init__(self, links: int, windows: int, window_ps: int) -> None: ...
     @property
     def window_ps(self) -> int: ...
+    @property
+    def burst_ps(self) -> int:
+        """Width of bursts: that of windows at first."""
+
     def spread(
         self, traffic: int, links: NDArray[np.int64], link_bytes: NDArray[np.float64], span_ps: tuple[int, int]
     ) -> None:
@@ -61,8 +65,10 @@ class LinkLog:
     def total_bytes(self, traffic: int) -> NDArray[np.float64]:
         """[links]"""
 
-    def rows(self) -> tuple[NDArray[np.uint8], NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]:
-        """(traffic, window, link, bytes) of everything that was carried."""
+    def rows(
+        self,
+    ) -> tuple[NDArray[np.uint8], NDArray[np.int64], NDArray[np.int64], NDArray[np.float64], NDArray[np.float64]]:
+        """(traffic, window, link, bytes, those of all traffic in the fullest burst of the window)."""
 
 class SteppedNetwork:
     """A network that a loop in C++ advances (``core/include/netsim/stepped_network.hpp``)."""

@@ -14,6 +14,10 @@ if [ "$(uname -sm)" = "Linux x86_64" ] && ! { command -v qemu-system-x86_64 && c
     command -v cpio && command -v modprobe; } >/dev/null; then
     (install_system_packages qemu-system-x86 busybox-static cpio kmod) || true
 fi
+# For the pages of reports in a real browser; where we may not install it, their tests skip.
+if ! command -v chromium >/dev/null && ! command -v chromium-browser >/dev/null && ! command -v google-chrome >/dev/null; then
+    (install_system_packages chromium) || true
+fi
 ns3=()
 if [ "$(uname -sm)" = "Linux x86_64" ]; then
     ns3=(-C cmake.define.PD_NS3=ON)  # stock ns-3 exists for this platform only; elsewhere its tests skip

@@ -14,7 +14,6 @@ from simccl.commands.time import print_time
 
 app = typer.Typer(
     name="simccl",
-    add_completion=False,
     pretty_exceptions_enable=False,
 )
 

@@ -6,7 +6,7 @@ import json
 import os
 import sys
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 app = typer.Typer(
     help="Simulate LLM inference clusters with prefill/decode disaggregation on a contended network.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
 )
 app.add_typer(workload_app, name="workload")
@@ -104,7 +103,8 @@ def run(
     simulation = prepare(config, settings=given)
     with result_folder(out, [config, *input_files(simulation.config)]) as folder:
         with _progress(is_shown=not (quiet or as_json)) as progress:
-            result = stream_files(simulation, folder, progress) if stream else simulation.run(progress)
+            with closing(simulation):
+                result = stream_files(simulation, folder, progress) if stream else simulation.run(progress)
             if seeds > 1:
                 result = with_seeds(result, config, given, seeds, progress)
         if not stream:
@@ -168,15 +168,18 @@ def compare(
             f"--backends: found {backends!r}, expected at least two different names, as in analytical,fluid"
         )
     settings_of = {name: _settings_for(config, settings or [], name) for name in names}
-    planned = [prepare(config, settings=settings_of[name]).config for name in names]
-    inputs = [config, *(path for each in planned for path in input_files(each))]
+    inputs = [config]
+    for name in names:
+        with closing(prepare(config, settings=settings_of[name])) as simulation:
+            inputs += input_files(simulation.config)
     results = {}
     with ExitStack() as opened:
         whole = opened.enter_context(ResultFolder(out, {COMPARISON_FILE}, inputs))
         folders = {name: opened.enter_context(result_folder(out / name, inputs)) for name in names}
         for name, folder in folders.items():
-            with _progress(is_shown=not as_json) as progress:
-                results[name] = prepare(config, settings=settings_of[name]).run(progress)
+            simulation = prepare(config, settings=settings_of[name])
+            with _progress(is_shown=not as_json) as progress, closing(simulation):
+                results[name] = simulation.run(progress)
             write_files(results[name], folder)
         page = whole.files / COMPARISON_FILE
         write_comparison_page([(name, folder.files) for name, folder in folders.items()], page)

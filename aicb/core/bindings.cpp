@@ -163,7 +163,13 @@ void bind_kriging(py::module_& module) {
                 }
                 return found;
             },
-            py::arg("places"));
+            py::arg("places"))
+        .def("among_points", [](const Correlation& correlation) {
+            const auto points = static_cast<py::ssize_t>(correlation.points());
+            py::array_t<double> found({points, points});
+            correlation.among_points(found.mutable_data());
+            return found;
+        });
     py::class_<Kriging, std::shared_ptr<Kriging>>(module, "Kriging")
         .def(py::init<Correlation, std::vector<double>, double>(), py::arg("correlation"), py::arg("weights"),
              py::arg("mean"))

@@ -17,8 +17,12 @@ class Matern {
     std::size_t dimensions() const { return lengths_.size(); }
     // [points] correlations with a place of [dimensions].
     void with(const double* place, double* correlations) const;
+    // [points] correlations of the last of the first `points` points with each of these.
+    void among_first(std::size_t points, double* correlations) const;
 
   private:
+    void with_first(std::size_t points, const double* scaled_place, double* correlations) const;
+
     std::vector<double> lengths_;
     std::size_t count_;
     std::vector<double> scaled_;  // [dimensions, points]
@@ -32,8 +36,12 @@ class Correlation {
     std::size_t points() const { return common_.points(); }
     std::size_t dimensions() const { return common_.dimensions(); }
     void with(const double* place, double* correlations) const;
+    // [points, points] of the points with each other, by rows.
+    void among_points(double* correlations) const;
 
   private:
+    void add_own(const std::vector<double>& own, double* correlations) const;
+
     Matern common_;
     std::optional<Matern> own_;
     double own_share_;

@@ -52,6 +52,7 @@ void bind_link_log(py::module_& module) {
     py::class_<LinkLog, std::shared_ptr<LinkLog>>(module, "LinkLog")
         .def(py::init<std::size_t, std::int64_t, TimePs>(), py::arg("links"), py::arg("windows"), py::arg("window_ps"))
         .def_property_readonly("window_ps", &LinkLog::window_ps)
+        .def_property_readonly("burst_ps", &LinkLog::burst_ps)
         .def(
             "spread",
             [](LinkLog& log, std::int64_t traffic, const Array<std::int64_t>& links, const Array<double>& link_bytes,
@@ -70,7 +71,7 @@ void bind_link_log(py::module_& module) {
         .def("rows", [](const LinkLog& log) {
             const CarriedRows rows = log.rows();
             return py::make_tuple(to_array(rows.traffic), to_array(rows.window), to_array(rows.link),
-                                  to_array(rows.carried_bytes));
+                                  to_array(rows.carried_bytes), to_array(rows.burst_bytes));
         });
 }
 

@@ -6,7 +6,12 @@
 namespace netsim {
 
 LinkLog::LinkLog(std::size_t links, std::int64_t windows, TimePs window_ps)
-    : windows_(windows + windows % 2), window_ps_(window_ps), column_of_(links, -1) {
+    : windows_(windows + windows % 2),
+      window_ps_(window_ps),
+      burst_ps_(window_ps),
+      column_of_(links, -1),
+      fullest_(static_cast<std::size_t>(std::max<std::int64_t>(windows_, 0))),
+      open_(kOpenBursts) {
     if (windows < 1 || window_ps < 1) {
         throw MisuseError("link log: found " + std::to_string(windows) + " windows of " + std::to_string(window_ps) +
                           " ps, expected at least 1 of each");
@@ -32,6 +37,51 @@ LinkLog::Columns& LinkLog::columns_at(Traffic traffic, TimePs at_ps) {
 
 void LinkLog::add(Traffic traffic, LinkId link, double bytes, TimePs from_ps) {
     at(columns_at(traffic, from_ps), link) += bytes;
+    add_to_burst(from_ps / burst_ps_, link, bytes);
+}
+
+void LinkLog::add_to_burst(std::int64_t burst, std::size_t link, double bytes) {
+    if (burst > newest_burst_) open_burst(burst);
+    if (burst > newest_burst_ - kOpenBursts) at(open_[static_cast<std::size_t>(burst % kOpenBursts)], link) += bytes;
+}
+
+void LinkLog::open_burst(std::int64_t burst) {
+    for (std::int64_t old = std::max<std::int64_t>(newest_burst_ - kOpenBursts + 1, 0);
+         old <= std::min(newest_burst_, burst - kOpenBursts); ++old) {
+        close(old, fullest_);
+    }
+    for (std::int64_t next = std::max(newest_burst_ + 1, burst - kOpenBursts + 1); next <= burst; ++next) {
+        Columns& place = open_[static_cast<std::size_t>(next % kOpenBursts)];
+        std::fill(place.begin(), place.end(), 0.0);
+    }
+    newest_burst_ = burst;
+}
+
+void LinkLog::close(std::int64_t burst, std::vector<Columns>& fullest) const {
+    const Columns& bytes = open_[static_cast<std::size_t>(burst % kOpenBursts)];
+    Columns& most = fullest[static_cast<std::size_t>(burst * burst_ps_ / window_ps_)];
+    if (most.size() < bytes.size()) most.resize(bytes.size(), 0.0);
+    for (std::size_t at = 0; at < bytes.size(); ++at) most[at] = std::max(most[at], bytes[at]);
+}
+
+// [windows] by touched link: those of closed and open bursts, and no less than the mean of the window.
+std::vector<LinkLog::Columns> LinkLog::fullest_bursts() const {
+    std::vector<Columns> fullest = fullest_;
+    for (std::int64_t burst = std::max<std::int64_t>(newest_burst_ - kOpenBursts + 1, 0); burst <= newest_burst_;
+         ++burst) {
+        close(burst, fullest);
+    }
+    const double share = static_cast<double>(burst_ps_) / static_cast<double>(window_ps_);
+    for (std::size_t window = 0; window < fullest.size(); ++window) {
+        Columns& most = fullest[window];
+        most.resize(link_of_.size(), 0.0);
+        Columns total(link_of_.size(), 0.0);
+        for (const auto& table : carried_) {
+            for (std::size_t at = 0; at < table[window].size(); ++at) total[at] += table[window][at];
+        }
+        for (std::size_t at = 0; at < total.size(); ++at) most[at] = std::max(most[at], total[at] * share);
+    }
+    return fullest;
 }
 
 void LinkLog::spread(Traffic traffic, const std::vector<std::int64_t>& links, const std::vector<double>& link_bytes,
@@ -47,6 +97,21 @@ void LinkLog::spread(Traffic traffic, const std::vector<std::int64_t>& links, co
         Columns& columns = columns_at(traffic, begin_ps);
         for (std::size_t place = 0; place < links.size(); ++place) {
             at(columns, static_cast<std::size_t>(links[place])) += link_bytes[place] * times * share;
+        }
+    }
+    spread_over_bursts(links, link_bytes, start_ps, end_ps, times);
+}
+
+void LinkLog::spread_over_bursts(const std::vector<std::int64_t>& links, const std::vector<double>& link_bytes,
+                                 TimePs start_ps, TimePs end_ps, double times) {
+    const std::int64_t last = std::max(start_ps, end_ps - 1) / burst_ps_;
+    for (std::int64_t burst = std::max(start_ps / burst_ps_, last - kOpenBursts + 1); burst <= last; ++burst) {
+        const TimePs begin_ps = std::max(start_ps, burst * burst_ps_);
+        const TimePs until_ps = std::min(end_ps, (burst + 1) * burst_ps_);
+        const double share =
+            end_ps > start_ps ? static_cast<double>(until_ps - begin_ps) / static_cast<double>(end_ps - start_ps) : 1.0;
+        for (std::size_t place = 0; place < links.size(); ++place) {
+            add_to_burst(burst, static_cast<std::size_t>(links[place]), link_bytes[place] * times * share);
         }
     }
 }
@@ -65,6 +130,7 @@ CarriedRows LinkLog::rows() const {
     std::vector<std::size_t> by_link(link_of_.size());
     std::iota(by_link.begin(), by_link.end(), 0);
     std::sort(by_link.begin(), by_link.end(), [&](std::size_t a, std::size_t b) { return link_of_[a] < link_of_[b]; });
+    const std::vector<Columns> fullest = fullest_bursts();
     CarriedRows rows;
     for (std::size_t traffic = 0; traffic < kTrafficKinds; ++traffic) {
         for (std::size_t window = 0; window < carried_[traffic].size(); ++window) {
@@ -75,6 +141,7 @@ CarriedRows LinkLog::rows() const {
                 rows.window.push_back(static_cast<std::int64_t>(window));
                 rows.link.push_back(link_of_[at]);
                 rows.carried_bytes.push_back(columns[at]);
+                rows.burst_bytes.push_back(fullest[window][at]);
             }
         }
     }
@@ -83,6 +150,14 @@ CarriedRows LinkLog::rows() const {
 
 void LinkLog::widen() {
     window_ps_ *= 2;
+    for (std::size_t window = 0; window < fullest_.size() / 2; ++window) {
+        Columns most = std::move(fullest_[2 * window]);
+        const Columns& second = fullest_[2 * window + 1];
+        if (most.size() < second.size()) most.resize(second.size(), 0.0);
+        for (std::size_t at = 0; at < second.size(); ++at) most[at] = std::max(most[at], second[at]);
+        fullest_[window] = std::move(most);
+    }
+    for (std::size_t window = fullest_.size() / 2; window < fullest_.size(); ++window) fullest_[window] = {};
     for (auto& table : carried_) {
         for (std::size_t window = 0; window < table.size() / 2; ++window) {
             Columns merged = std::move(table[2 * window]);

@@ -236,11 +236,11 @@ void RateCarrier::update_link_log(TimePs now_ps) {
     book_active(now_ps);
 }
 
-// Rates hold from the last event up to `now_ps`: what flows have sent by the end of every window before is booked
+// Rates hold from the last event up to `now_ps`: what flows have sent by the end of every burst before is booked
 // there. Where nothing drains now, nothing does until then.
 void RateCarrier::log_whole_windows(TimePs now_ps) {
     while (true) {
-        const TimePs end_ps = link_log_->window_end_ps(logged_ps_);
+        const TimePs end_ps = link_log_->burst_end_ps(logged_ps_);
         if (end_ps > now_ps) return;
         const bool is_draining = book_active(end_ps);
         logged_ps_ = is_draining ? end_ps : now_ps;

@@ -10,11 +10,12 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from aicb import get_gpu
+from aicb.measurements.power import power_law
 from boundary.errors import InputError
 from tests.integration.small_runs import config, pool, requests, simulate
 from vidur_pd.execution.coupling.plan import COLLECTIVE, KV, plan_coupling
 from vidur_pd.metrics.attribution import PARTS, attribute
-from vidur_pd.metrics.energy import GPU_POWER
 from vidur_pd.metrics.result import Result
 from vidur_pd.simulation import Simulation
 from vidur_pd.simulation.plan import plan_simulation
@@ -147,14 +148,14 @@ def test_bytes_of_collectives_between_priced_sizes_are_near_those_of_their_plans
     assert carried[0] == pytest.approx(carried[1], rel=0.01)
 
 
-def test_energy_lies_between_idle_and_limit_and_grows_with_compute(finished: Finished) -> None:
+def test_energy_lies_between_idle_and_limit_and_is_that_of_the_pools(finished: Finished) -> None:
     _, result, _ = finished
-    power, energy, makespan_s = GPU_POWER["h200"], result.summary.energy, result.summary.makespan_s
+    law, energy, makespan_s = power_law(get_gpu("h200")), result.summary.energy, result.summary.makespan_s
+    assert law is not None
     assert energy.is_estimate
-    assert 8 * power.idle_w * makespan_s < energy.gpu_j < 8 * power.limit_w * makespan_s
-    computing_s = 4 * sum(int(run.compute_ps.sum()) for run in result.iterations.runs) / 1e12
-    expected_j = 8 * power.idle_w * makespan_s + (power.limit_w - power.idle_w) * computing_s
-    assert energy.gpu_j == pytest.approx(expected_j) == pytest.approx(sum(energy.pools_j.values()))
+    assert 8 * law.ready_w * makespan_s < energy.gpu_j < 8 * law.limit_w * makespan_s
+    assert energy.gpu_j == pytest.approx(sum(energy.pools_j.values()))
+    assert energy.total_j == pytest.approx(energy.gpu_j)  # nothing around the GPUs is stated
 
 
 def test_parts_add_up_with_chunks_pipelines_drafts_and_preemption() -> None:
@@ -169,16 +170,6 @@ def test_parts_add_up_with_chunks_pipelines_drafts_and_preemption() -> None:
     for pools, engine in cases:
         result = simulate(config(pools, engine={**FAST, **engine}), rows)
         check_parts(result)
-
-
-def test_a_cluster_of_unknown_power_has_no_energy() -> None:
-    from vidur_pd.metrics.energy import PoolActivity, energy_estimate
-
-    assert energy_estimate([PoolActivity("p", "some-gpu", 8, 1.0)], 2.0, 10) is None
-    one_j = energy_estimate([PoolActivity("p", "h200", 1, 1.0)], 2.0, 10)
-    assert one_j is not None
-    assert one_j.gpu_j == pytest.approx(79.7 * 2 + (700 - 79.7))
-    assert one_j.gpu_j_per_output_token == pytest.approx(one_j.gpu_j / 10)
 
 
 @pytest.mark.parametrize(

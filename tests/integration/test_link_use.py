@@ -78,7 +78,20 @@ def test_transfers_that_meet_fill_a_link_and_no_more(network: dict[str, Any]) ->
     else:
         assert set(kv["measure"]) == {USE}
         assert fullest(kv) <= 1 + ROUNDING
+        assert kv["burst_use"].max() <= 1 + ROUNDING
         assert fullest(kv) > 0.95 or len(rows) < len(BURST)
+
+
+def test_a_burst_of_20_ms_shows_in_windows_of_a_second() -> None:
+    """KV of 2,000 tokens, 147,456 B each, over two NICs of 50 Gbit/s: 23.6 ms at line rate, at the beginning of 150 s
+    with hardly any traffic. The mean of its window is 2 %; of two neighbouring 15.6 ms one has at least half of it."""
+    pools = [pool("p", "prefill", tp=2), pool("d", "decode", tp=2)]
+    rows = [(3_000, 2_000, 2), (150_000_000, 100, 2)]
+    sent = rows_of(simulate(config(pools, topology={**UPLINKS, "nic": "50Gbps", "oversubscription": 1}), rows))
+    nics = sent[(sent["kind"] == "nic") & (sent["window_start_s"] == 0)]
+    assert (nics["window_end_s"] - nics["window_start_s"]).min() >= 1
+    assert (nics["carried_bytes"] / nics["capacity_bytes"]).max() < 0.03
+    assert 23.6 / 2 / 15.625 < nics["burst_use"].max() <= 1 + ROUNDING
 
 
 TENSOR = [pool("p", "prefill", tp=4), pool("d", "decode", tp=4, instances=2)]
@@ -163,3 +176,23 @@ def test_the_last_window_ends_with_the_run() -> None:
     assert table["window_end_s"].max() == pytest.approx(last_s)
     assert result.links.total_bytes(KV).sum() == pytest.approx(table.query("traffic == 'kv'")["carried_bytes"].sum())
     assert np.unique(table["window_start_s"]).size <= 120
+
+
+def test_no_link_log_says_more_than_the_cut_of_the_fabric() -> None:
+    """KV of two prefill instances to one decode instance over uplinks of 4 to 1: what NICs of the decode instance
+    received, over the time in which it came, is no more than the most that fits through."""
+    result = simulate(config(SENDERS, topology=UPLINKS, engine=ROOFLINE, output=FINE), BURST)
+    fabric = result.summary.network.fabric
+    assert fabric is not None
+    assert fabric.prefill_to_decode_bps is not None
+    assert fabric.prefill_to_decode_bps <= 2 * 20e9
+    rows = rows_of(result)
+    into = (result.topology.link_dst[rows["link"]] < result.topology.gpus) & (rows["kind"] == "nic")
+    received = rows[into & (rows["traffic"] == "kv")].groupby("window_start_s")["carried_bytes"].sum()
+    width_s = float((rows["window_end_s"] - rows["window_start_s"]).max())
+    assert 0.5 < received.max() * 8 / width_s / fabric.prefill_to_decode_bps <= 1 + ROUNDING
+
+
+def test_a_run_without_link_files_asks_nothing_of_its_fabric() -> None:
+    result = simulate(config(SENDERS, topology=UPLINKS, engine=ROOFLINE, output={"links": False}), BURST[:3])
+    assert result.summary.network.fabric is None

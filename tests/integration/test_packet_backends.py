@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import importlib.util
 import json
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from tests.integration.test_command_line import CONFIG, vidur_pd
 from vidur_pd.clock import Priority
 from vidur_pd.metrics.request_rows import requests_csv
 from vidur_pd.metrics.result import Result
-from vidur_pd.simulation import Simulation
+from vidur_pd.simulation import Simulation, api
 from vidur_pd.simulation.plan import plan_simulation
 from vidur_pd.simulation.state import assemble
 from vidur_pd.workload.request import RequestStatus
@@ -195,3 +196,17 @@ def test_a_configuration_coupled_by_loads_is_compared_on_packets_with_isolated_c
     assert repeated.returncode == 0, repeated.stderr
     again = (tmp_path / "again" / "requests.csv").read_bytes()
     assert again == (tmp_path / "out" / "packet" / "requests.csv").read_bytes()
+
+
+@pytest.mark.ns3
+@pytest.mark.skipif(importlib.util.find_spec("netsim._ns3") is None, reason="this build has no ns-3")
+def test_one_ns3_after_another_is_simulated_in_one_process(tmp_path: Path) -> None:
+    """By the library, over two seeds, and in a comparison; a process has one at a time."""
+    tree = {**CONFIG, "workload": {**CONFIG["workload"], "requests": 2}, "engine": FAST}
+    path = tmp_path / "c.yaml"
+    path.write_text(yaml.safe_dump({**tree, "network": {"backend": "ns3", "coupling": "isolated"}}))
+    first, second = (api.simulate(path) for _ in range(2))
+    assert list(requests_csv(first.table)) == list(requests_csv(second.table))
+    for words in (["run", path, "--seeds", "2", "--json"], ["compare", path, "--backends", "packet,ns3", "--json"]):
+        finished = vidur_pd(*words, "-o", tmp_path / words[0])
+        assert finished.returncode == 0, finished.stderr

@@ -396,7 +396,7 @@ def test_a_mount_point_holds_results_and_a_full_disk_leaves_the_earlier_one(
     (small_disk / "notes.bin").write_bytes(bytes(2**20))
     free = shutil.disk_usage(small_disk).free
     before = state(tmp_path)
-    for left in (4_000_000, 200_000, 60_000, 4096, 0):
+    for left in (1_200_000, 200_000, 60_000, 4096, 0):
         filler = small_disk / "filler"
         filler.write_bytes(bytes(free - left))
         end = commands.run(*arguments, "--set", "seed=3")

@@ -22,7 +22,7 @@ def write_results(folder: Path, seeds: list[int]) -> None:
             scenario = with_faults(scenario, folder / f"{seed}-bare")
         output = scenario.tree["output"] | {"trace": True, "flows": True, "iterations": True}
         result = run_scenario(scenario.with_fields(output=output), folder / f"{seed}-configuration")
-        effort = replace(result.summary.simulator, wall_s=0.0, cpu_s=0.0, peak_rss_bytes=0)
+        effort = replace(result.summary.simulator, began_at="", wall_s=0.0, cpu_s=0.0, peak_rss_bytes=0)
         result = replace(result, summary=replace(result.summary, simulator=effort))
         write_result(result, folder / str(seed))
 

@@ -33,7 +33,7 @@ ENTRIES = st.lists(
 
 def table(log: LinkLog, links: int) -> NDArray[np.float64]:
     """[kinds, windows, links] bytes."""
-    traffic, window, link, carried = log.rows()
+    traffic, window, link, carried, _ = log.rows()
     found = np.zeros((2, int(window.max(initial=0)) + 1, links))
     np.add.at(found, (traffic, window, link), carried)
     return found
@@ -48,7 +48,7 @@ def test_bytes_are_spread_over_the_windows_of_their_time() -> None:
     """A quarter of the time in the first window, half in the second, a quarter in the third."""
     log = LinkLog(3, 8, WINDOW_PS)
     log.spread(0, np.array([2]), np.array([400.0]), (3 * WINDOW_PS // 2, 7 * WINDOW_PS // 2))
-    traffic, window, link, carried = log.rows()
+    traffic, window, link, carried, _ = log.rows()
     assert traffic.tolist() == [0, 0, 0]
     assert window.tolist() == [1, 2, 3]
     assert link.tolist() == [2, 2, 2]
@@ -58,7 +58,7 @@ def test_bytes_are_spread_over_the_windows_of_their_time() -> None:
 def test_bytes_without_duration_are_those_of_their_instant() -> None:
     log = LinkLog(3, 8, WINDOW_PS)
     log.spread(1, np.array([0, 1]), np.array([5.0, 7.0]), (WINDOW_PS, WINDOW_PS))
-    traffic, window, link, carried = log.rows()
+    traffic, window, link, carried, _ = log.rows()
     assert (traffic.tolist(), window.tolist(), link.tolist()) == ([1, 1], [1, 1], [0, 1])
     assert carried.tolist() == [5.0, 7.0]
 
@@ -69,7 +69,7 @@ def test_windows_double_when_time_outgrows_them() -> None:
     assert log.window_ps == WINDOW_PS
     log.spread(0, np.array([0]), np.array([1.0]), (5 * WINDOW_PS, 5 * WINDOW_PS))
     assert log.window_ps == 2 * WINDOW_PS
-    _, window, _, carried = log.rows()
+    _, window, _, carried, _ = log.rows()
     assert window.tolist() == [0, 1, 2]
     assert carried == pytest.approx([4.0, 4.0, 1.0])
 
@@ -83,7 +83,7 @@ def test_totals_are_what_was_added_whatever_the_windows(entries: list[tuple[int,
         expected[chosen] += 10.0 + chosen
     assert log.total_bytes(0) == pytest.approx(expected)
     assert not log.total_bytes(1).any()
-    _, window, link, carried = log.rows()
+    _, window, link, carried, _ = log.rows()
     assert (window < 6).all()
     assert np.bincount(link, carried, minlength=10) == pytest.approx(expected)
 
@@ -250,7 +250,7 @@ def test_an_idle_network_costs_no_windows() -> None:
     log = backend.log_links(120)
     backend.submit(FlowGraph.from_lists([0], [1], [1_000]), 10**18)
     backend.advance(2 * 10**18)
-    _, window, _, carried = log.rows()
+    _, window, _, carried, _ = log.rows()
     assert carried.tolist() == [1_000.0, 1_000.0]
     assert (window * log.window_ps <= 10**18).all()
     assert ((window + 1) * log.window_ps > 10**18).all()
@@ -269,3 +269,40 @@ def test_a_flow_without_capacity_is_waited_for_without_windows() -> None:
     backend.set_background_bps(links, np.zeros(topology.links))
     backend.advance(FAR_PS)
     assert log.total_bytes(0).sum() == 2_000
+
+
+def test_a_burst_keeps_its_height_when_windows_double() -> None:
+    """A full window of the first width in a quiet second, then traffic after a minute."""
+    log = LinkLog(1, 8, WINDOW_PS)
+    for start, amount in ((3, 64.0), (40, 1.0)):
+        log.spread(0, np.array([0]), np.array([amount]), (start * WINDOW_PS, (start + 1) * WINDOW_PS))
+    log.spread(1, np.array([0]), np.array([2.0]), (60 * PS_PER_S, 60 * PS_PER_S + WINDOW_PS // 2))
+    assert log.window_ps > PS_PER_S
+    assert log.burst_ps == WINDOW_PS
+    _, window, _, carried, burst = log.rows()
+    assert carried.tolist() == [65.0, 2.0]
+    assert burst.tolist() == [64.0, 2.0]
+    assert window[0] == 0
+
+
+def test_kinds_of_traffic_that_meet_in_a_burst_are_one_burst() -> None:
+    log = LinkLog(1, 4, WINDOW_PS)
+    for traffic in (0, 1):
+        log.spread(traffic, np.array([0]), np.array([10.0]), (0, 2 * WINDOW_PS))
+    log.spread(0, np.array([0]), np.array([3.0]), (WINDOW_PS, WINDOW_PS + WINDOW_PS // 3))
+    *_, burst = log.rows()
+    assert burst.max() == pytest.approx(13.0)
+
+
+@given(ENTRIES)
+def test_a_fullest_burst_lies_between_the_mean_and_all_of_its_window(entries: list[tuple[int, int, set[int]]]) -> None:
+    """Whatever comes when, also seconds after its time."""
+    log = LinkLog(10, 6, WINDOW_PS)
+    for start, duration, links in entries:
+        log.spread(start % 2, np.array(sorted(links)), np.full(len(links), 8.0), (start, start + duration))
+    _, window, link, carried, burst = log.rows()
+    totals = dict.fromkeys(zip(window.tolist(), link.tolist(), strict=True), 0.0)
+    for key, amount in zip(zip(window.tolist(), link.tolist(), strict=True), carried.tolist(), strict=True):
+        totals[key] += amount
+    for key, most in zip(zip(window.tolist(), link.tolist(), strict=True), burst.tolist(), strict=True):
+        assert totals[key] * log.burst_ps / log.window_ps * (1 - 1e-9) <= most <= totals[key] * (1 + 1e-9)

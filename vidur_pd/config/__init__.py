@@ -2,6 +2,7 @@
 
 from vidur_pd.config.kv_transfer import TRANSFER_MODES, KvTransferConfig
 from vidur_pd.config.objectives import SloConfig
+from vidur_pd.config.prices import PowerConfig, PricesConfig, hourly_price
 from vidur_pd.config.routing import (
     CORE_ROUTING,
     NAMED_ROUTING,
@@ -52,6 +53,8 @@ __all__ = [
     "OutputConfig",
     "OverlapConfig",
     "PoolConfig",
+    "PowerConfig",
+    "PricesConfig",
     "RankPolicy",
     "Role",
     "RoutingConfig",
@@ -59,4 +62,5 @@ __all__ = [
     "SimulationConfig",
     "SloConfig",
     "SplitwiseConfig",
+    "hourly_price",
 ]

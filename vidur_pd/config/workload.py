@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from boundary.fields import Count, PositiveSeconds, Ratio, Seconds, Section, Seed
+from boundary.fields import Count, Number, PositiveSeconds, Ratio, Seconds, Section, Seed
 from vidur_pd.config.arrivals import Arrivals, ClosedArrivals
 from vidur_pd.config.lengths import EarlyEnd, Lengths
 from vidur_pd.config.rates import StatedRate
@@ -17,6 +17,12 @@ from vidur_pd.config.sessions import DrawnSessions, SharedPrefixes, TurnTiming
 RequestCount = Annotated[Count, Field(le=20_000_000)]
 """Requests of a workload; each takes about 100 bytes before it arrives."""
 TraceFormat = Literal["csv", "vidur", "vidur_lengths", "azure", "burstgpt", "mooncake", "qwen_bailian", "bench"]
+
+
+TraceColumn = Literal[
+    "arrived_at_s", "prefill_tokens", "decode_tokens", "request_id", "session", "turn", "class", "priority"
+]
+TimeUnit = Literal["s", "ms", "us", "date_time"]
 
 
 class TimeWindow(Section):
@@ -47,6 +53,11 @@ class TraceWorkload(_AtRate):
     path: Path
     """Relative to the configuration file; ``.gz`` is read as it is."""
     format: Literal["auto"] | TraceFormat = "auto"
+    columns: dict[TraceColumn, Annotated[str, Field(min_length=1)]] | None = None
+    """Of a CSV file of one's own, by the names that format ``csv`` has: ``{arrived_at_s: ts, prefill_tokens: n_in,
+    decode_tokens: n_out}``."""
+    time_unit: TimeUnit = "s"
+    """Of its ``arrived_at_s``; ``date_time``: as 2026-11-26 08:15:00.5."""
     skip_zero_output: bool = False
     """Leaves out, and counts, rows without output; they are refused otherwise."""
     hash_block_tokens: Count | None = None
@@ -66,6 +77,9 @@ class TraceWorkload(_AtRate):
     decode_scale: Ratio = 1.0
     max_tokens: Annotated[Count, Field(ge=2)] | None = None
     """Longest prompt + output; longer requests are trimmed and counted."""
+    shared_prefix_tokens: Annotated[Number, Field(le=10_000_000)] = 0
+    """Put before every prompt, as a system prompt that all share; a trace whose prompts name their own prefixes is
+    refused."""
     trim: Literal["prefill", "proportional"] = "prefill"
     """What ``max_tokens`` shortens: the prompt, or both prompt and output."""
     sessions: TurnTiming | None = None
@@ -80,6 +94,10 @@ class TraceWorkload(_AtRate):
         for name, given in (("window", self.window is not None), ("jitter_s", self.jitter_s > 0)):
             if given and self.arrivals is not None:
                 raise ValueError(f"{name}: found together with arrivals, expected one of them")
+        if self.columns is not None and self.format not in ("auto", "csv"):
+            raise ValueError(f"columns: found with format {self.format}, expected it with csv")
+        if self.time_unit != "s" and self.columns is None:
+            raise ValueError(f"time_unit: found {self.time_unit} without columns, expected both")
         _check_timing(self.arrivals, self.sessions)
         return self
 

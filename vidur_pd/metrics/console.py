@@ -60,12 +60,26 @@ def _headline(summary: Summary) -> Iterator[str]:
     )
     for pool in summary.pools:
         yield f"pool {pool.name}: {_use(pool)}"
+    yield from _money(summary)
     yield from uncertainty(summary)
     for each in summary.classes or ():
         yield (
             f"class {each.name}: {each.completed} of {each.requests} requests completed, "
             f"{100 * (each.goodput_share or 0.0):.1f} % meet its objectives ({each.goodput or 0.0:.2f} requests/s)"
         )
+
+
+def _money(summary: Summary) -> Iterator[str]:
+    """Energy of a token, and what it costs by the price list."""
+    energy, cost = summary.energy, summary.cost
+    if energy is not None and energy.total_j_per_output_token is not None:
+        watts = ", ".join(f"{pool} {watts:.0f}" for pool, watts in energy.pools_w.items())
+        yield f"energy: {energy.total_j_per_output_token:.3g} J per output token (W per GPU: {watts})"
+    if cost is not None and cost.per_hour is not None:
+        unit = f" {cost.currency}" if cost.currency else ""
+        tokens = (("input", cost.per_million_input_tokens), ("output", cost.per_million_output_tokens))
+        parts = [f"{amount:.4g} per million {name} tokens" for name, amount in tokens if amount is not None]
+        yield f"cost{unit}: {', '.join([f'{cost.per_hour:.4g} per hour', *parts])}"
 
 
 def uncertainty(summary: Summary) -> Iterator[str]:
@@ -115,6 +129,8 @@ def _tokens(rates: Throughput | UnderLoad) -> str:
 def _warnings(summary: Summary) -> Iterator[str]:
     yield from not_served(summary)
     workload = summary.workload
+    if summary.caches_in_vain:
+        yield "prefix caching cannot hit: the trace does not say what prompts share (workload.shared_prefix_tokens)"
     if workload.skipped_rows:
         yield f"{workload.skipped_rows} rows of the workload without output were skipped"
     if workload.trimmed_requests:

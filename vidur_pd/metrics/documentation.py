@@ -61,9 +61,12 @@ CALIBRATION: Final = (
 )
 UNITS: Final = (
     ("_ps", "ps"),
+    ("_bps", "bit/s"),
     ("_per_s", "1/s"),
     ("_j_per_output_token", "J"),
     ("_s", "s"),
+    ("pools_j", "J"),
+    ("pools_w", "W"),
     ("_j", "J"),
     ("_bytes", "bytes"),
     ("_minutes", "min"),

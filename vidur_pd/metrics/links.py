@@ -50,7 +50,7 @@ def link_columns(
 
     A link that is down counts as if it was up: what shows there is the rest of iterations that were in progress.
     """
-    traffic, window, link, carried_bytes = log.rows()
+    traffic, window, link, carried_bytes, burst_bytes = log.rows()
     names = np.array(topology.node_name, dtype=object)
     start_ps = window * log.window_ps
     until_ps = np.minimum(start_ps + log.window_ps, np.maximum(end_ps, start_ps + 1))
@@ -65,9 +65,22 @@ def link_columns(
         start_ps=start_ps,
         until_ps=until_ps,
         carried_bytes=carried_bytes,
+        burst_use=_burst_use(topology, link, burst_bytes, log.burst_ps, until_ps - start_ps),
         capacity_bytes=_capacity_bytes(topology, link, start_ps, until_ps, changes),
     )
     return values_of(LINK_COLUMNS, rows)
+
+
+def _burst_use(
+    topology: Topology,
+    link: NDArray[np.int64],
+    burst_bytes: NDArray[np.float64],
+    burst_ps: int,
+    window_ps: NDArray[np.int64],
+) -> NDArray[np.float64]:
+    """[rows] share of the capacity without faults; a window that the end of the run cuts is no longer than that."""
+    bits = burst_bytes * BITS_PER_BYTE * PS_PER_S
+    return bits / (topology.capacity_bps[link].astype(np.float64) * np.minimum(burst_ps, window_ps))
 
 
 def fullest_links(columns: dict[str, NDArray[Any]], run_s: float) -> tuple[LinkSummary, ...]:
@@ -89,6 +102,7 @@ def fullest_links(columns: dict[str, NDArray[Any]], run_s: float) -> tuple[LinkS
         row = int(first[at])
         mine = columns["link"] == links[at]
         peak_use, window_s = _fullest_window({name: values[mine] for name, values in columns.items()})
+        burst_use = float(columns["burst_use"][mine].max())
         found.append(
             LinkSummary(
                 kind=kind,
@@ -98,6 +112,7 @@ def fullest_links(columns: dict[str, NDArray[Any]], run_s: float) -> tuple[LinkS
                 mean_use=float(mean_use[at]),
                 peak_use=peak_use,
                 window_s=window_s,
+                burst_use=burst_use,
                 kv_share=float(kv[at] / carried[at]) if carried[at] else None,
                 measure=OFFERED if bool((columns["measure"][mine] == OFFERED).any()) else USE,
             )

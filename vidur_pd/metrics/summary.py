@@ -179,6 +179,32 @@ class MeasurementSummary:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class FabricLoss:
+    """Cables of one kind; the loss of any of them cuts GPUs off from other servers."""
+
+    kind: str = ""
+    cables: int = 0
+    gpus: int = 0
+    """That each cuts off."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FabricSummary:
+    """What the links between servers could carry at most, however traffic is routed (`netsim/cuts.py`)."""
+
+    halves_bps: int | None = None
+    """From the first half of the servers to the second: no less than the bisection bandwidth."""
+    prefill_to_decode_bps: int | None = None
+    """From all GPUs that prefill to all that decode, NVLink left out; ``None`` without both."""
+    shortest_ways: int | None = None
+    """From the first GPU that prefills to the first that decodes, or from the first to the last GPU: among these ECMP
+    chooses."""
+    disjoint_ways: int | None = None
+    """Of these two, ways without a common cable."""
+    losses: tuple[FabricLoss, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class NetworkSummary:
     """The network that was simulated."""
 
@@ -188,6 +214,8 @@ class NetworkSummary:
     topology: Mapping[str, object] = field(default_factory=dict)
     """As in the configuration."""
     gpus: int = 0
+    fabric: FabricSummary | None = None
+    """``None`` on a single server, and for fabrics of more than 3,000 links; only with ``output.links``."""
     measured: MeasurementSummary | None = field(default=None, metadata={"left_out": True})
     """Left out unless backend `rdma` has sent the flows."""
 
@@ -211,6 +239,7 @@ class PoolSummary:
     gpus: int
     """Of all instances."""
     kv_blocks_per_rank: int = 0
+    prefix_caching: bool = False
     busy_share: float | None = None
     """Of the makespan, mean over instances and pipeline stages."""
     busy_share_max: float | None = None
@@ -254,6 +283,8 @@ class LinkSummary:
     peak_use: float | None = None
     """In the fullest window."""
     window_s: float | None = None
+    burst_use: float | None = None
+    """In the fullest 15.6 ms, without regard to faults."""
     kv_share: float | None = None
     """Of the bytes that it carried, those of KV transfers."""
     measure: str = ""
@@ -305,6 +336,8 @@ class EstimatedOperator:
 class Effort:
     """What simulating it took."""
 
+    began_at: str = ""
+    """UTC, as 2026-11-26T08:15:00Z."""
     wall_s: float | None = None
     cpu_s: float | None = None
     peak_rss_bytes: int = 0
@@ -332,15 +365,45 @@ class CommunicationSummary:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EnergySummary:
-    """An estimate of the energy of the GPUs (``metrics/energy.py``)."""
+    """An estimate of the energy of a run (``metrics/energy.py``)."""
 
     is_estimate: bool = True
     gpu_j: float | None = None
     gpu_j_per_output_token: float | None = None
     pools_j: Mapping[str, float] = field(default_factory=dict)
-    """By pool."""
+    """Of GPUs, by pool."""
+    pools_w: Mapping[str, float] = field(default_factory=dict)
+    """Mean power of one GPU, by pool."""
+    network_j: float | None = None
+    """Of NICs and switches, as far as ``power`` says what they draw; 0: it does not."""
+    host_j: float | None = None
+    """Of the rest of the servers, likewise."""
+    total_j: float | None = None
+    """All of it, times the building's ``power.pue``."""
+    total_j_per_output_token: float | None = None
     sources: Mapping[str, str] = field(default_factory=dict)
     """Of the powers, by GPU."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CostSummary:
+    """What the run cost by the price list of the configuration (``metrics/costs.py``), in its currency."""
+
+    currency: str = ""
+    as_of: str = ""
+    """Date and origin of the prices, as the list says."""
+    gpus_per_hour: float | None = None
+    electricity_per_hour: float | None = None
+    """In the mean over the run; ``None`` where electricity has a price and its amount is not known."""
+    per_hour: float | None = None
+    total: float | None = None
+    """Of the makespan."""
+    per_million_input_tokens: float | None = None
+    """What serves prompts, over the input tokens of completed requests, cached ones included."""
+    per_million_output_tokens: float | None = None
+    """What decodes, over their output tokens."""
+    all_per_million_output_tokens: float | None = None
+    """Everything, over their output tokens."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -500,6 +563,8 @@ class Summary:
     links: tuple[LinkSummary, ...] = ()
     energy: EnergySummary | None = None
     """``None`` where the power of some pool's GPU is not known."""
+    cost: CostSummary | None = None
+    """``None`` without a price list."""
     seeds: SeedsSummary | None = field(default=None, metadata={"left_out": True})
     """Left out without ``--seeds``."""
     faults: FaultSummary | None = field(default=None, metadata={"left_out": True})
@@ -513,6 +578,13 @@ class Summary:
     def gpus(self) -> int:
         """Of all pools."""
         return sum(pool.gpus for pool in self.pools)
+
+    @property
+    def caches_in_vain(self) -> bool:
+        """A trace that does not say which prompts share a prefix, on pools that cache prefixes."""
+        workload = self.workload
+        is_trace = workload.source.startswith("trace ")
+        return is_trace and not workload.names_prefixes and any(pool.prefix_caching for pool in self.pools)
 
     def per_gpu(self, rate: float | None) -> float | None:
         return rate / self.gpus if rate is not None and self.gpus else None

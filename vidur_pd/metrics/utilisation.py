@@ -15,14 +15,15 @@ left out.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from aicb import Batch, Gpu, Model, Operator, Partition, Precision
+from aicb.model.precision import GemmDtype
 from vidur_pd.metrics.quantities import PS_PER_S
 
 KINDS: Final = ("prompts", "decodes")
@@ -58,6 +59,9 @@ class Work:
 
     compute_s: float
     memory_s: float
+    moved_bytes: float = 0.0
+    flops: Mapping[GemmDtype, float] = field(default_factory=dict)
+    """By number format."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -75,9 +79,13 @@ class RankWork:
         if batch is None:
             return Work(0.0, 0.0)
         operators = [operator for stage in range(self.partition.pp) for operator in self._operators(batch, stage)]
-        compute_s = sum(each.count * each.flops / self.gpu.peak_flops[each.cost.dtype] for each in operators)
-        memory_s = sum(each.count * _moved_bytes(each) for each in operators) / self.gpu.hbm_bytes_per_s
-        return Work(compute_s * tokens_share * activity.iterations, memory_s * active_share * activity.iterations)
+        flops: dict[GemmDtype, float] = {}
+        for each in operators:
+            amount = each.count * each.flops * tokens_share * activity.iterations
+            flops[each.cost.dtype] = flops.get(each.cost.dtype, 0.0) + amount
+        moved_bytes = sum(each.count * _moved_bytes(each) for each in operators) * active_share * activity.iterations
+        compute_s = sum(amount / self.gpu.peak_flops[dtype] for dtype, amount in flops.items())
+        return Work(compute_s, moved_bytes / self.gpu.hbm_bytes_per_s, moved_bytes, flops)
 
     def _operators(self, batch: Batch, stage: int) -> Iterable[Operator]:
         from aicb import iteration_operators

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 import pandas as pd
+from markupsafe import Markup
 
-from vidur_pd.report.charts import Chart, Frame, axis, draw, label, scatter, series_colour
+from vidur_pd.report.charts import Chart, Frame, axis, draw, label, scatter
+from vidur_pd.report.colours import series_colour
 from vidur_pd.report.differences import compare_summaries, has_other_requests, unlike
 from vidur_pd.report.figures_latency import (
     LATENCIES,
@@ -21,7 +23,7 @@ from vidur_pd.report.figures_load import output_rate_comparison
 from vidur_pd.report.headline import ESTIMATES_WARNING_SHARE
 from vidur_pd.report.load import RunOutput
 from vidur_pd.report.page import Section, charts_html, page_html
-from vidur_pd.report.single import run_title, workload_text
+from vidur_pd.report.single import day_of, run_title, workload_text
 from vidur_pd.report.text import NONE, note_html, percent, table_html
 
 MOST_DIFFERENCES = 60
@@ -37,10 +39,12 @@ def comparison_page(runs: Sequence[RunOutput], *, ranks_unlike: bool = False) ->
         Section("pools", "Pools", _pools(runs)),
     ]
     facts = [(run.label, f"{run_title(run)}; {workload_text(run)}") for run in runs]
-    return page_html(f"Comparison of {len(runs)} runs", facts, sections)
+    days = [day_of(run.summary) for run in runs]
+    about = (", ".join(run.label for run in runs), " to ".join(dict.fromkeys((min(days), max(days)))))
+    return page_html(f"Comparison of {len(runs)} runs", facts, sections, about)
 
 
-def _warnings(runs: Sequence[RunOutput]) -> str:
+def _warnings(runs: Sequence[RunOutput]) -> Markup:
     notes = [note_html(text, is_warning=True) for text in unlike({run.label: run.summary for run in runs})]
     for run in runs:
         summary, parts = run.summary, []
@@ -51,15 +55,15 @@ def _warnings(runs: Sequence[RunOutput]) -> str:
             parts.append(f"{percent(summary.estimates)} of the time rests on estimates, not on measurements")
         if parts:
             notes.append(note_html(f"{run.label}: {'; '.join(parts)}.", is_warning=True))
-    return "".join(notes)
+    return Markup().join(notes)
 
 
-def _verdicts(runs: Sequence[RunOutput]) -> str:
+def _verdicts(runs: Sequence[RunOutput]) -> Markup:
     rows = [[run.label, run.summary.verdict.sentence] for run in runs if run.summary.verdict is not None]
-    return table_html(("Run", "Verdict"), rows, text_columns=2) if rows else ""
+    return table_html(("Run", "Verdict"), rows, text_columns=2) if rows else Markup()
 
 
-def _headline_table(runs: Sequence[RunOutput], ranks_unlike: bool) -> str:
+def _headline_table(runs: Sequence[RunOutput], ranks_unlike: bool) -> Markup:
     rows = []
     for row in compare_summaries({run.label: run.summary for run in runs}, ranks_unlike=ranks_unlike):
         changes = {run: f" ({text})" for run, text in row["change_texts"].items() if text}
@@ -68,21 +72,21 @@ def _headline_table(runs: Sequence[RunOutput], ranks_unlike: bool) -> str:
     return table_html((head, *(run.label for run in runs)), rows) + _unranked(runs, ranks_unlike)
 
 
-def _unranked(runs: Sequence[RunOutput], ranks_unlike: bool) -> str:
+def _unranked(runs: Sequence[RunOutput], ranks_unlike: bool) -> Markup:
     first, *others = runs
     unlike_first = [run.label for run in others if has_other_requests(first.summary, run.summary)]
     if ranks_unlike or not unlike_first:
-        return ""
+        return Markup()
     return note_html(f"Changes are left out for runs of other requests: {', '.join(unlike_first)}.")
 
 
-def _differences(runs: Sequence[RunOutput]) -> str:
+def _differences(runs: Sequence[RunOutput]) -> Markup:
     flat = [flatten(run.config) for run in runs]
     keys = list(dict.fromkeys(key for tree in flat for key in tree))
     rows = [[key, *(tree.get(key, NONE) for tree in flat)] for key in keys]
     rows = [row for row in rows if len(set(row[1:])) > 1]
     missing = [run.label for run in runs if run.config_text is None]
-    notes = note_html(f"Without config.yaml: {', '.join(missing)}.") if missing else ""
+    notes = note_html(f"Without config.yaml: {', '.join(missing)}.") if missing else Markup()
     if not rows:
         return notes + note_html("The recorded configurations are equal.")
     if len(rows) > MOST_DIFFERENCES:
@@ -109,7 +113,7 @@ def flatten(tree: object, path: str = "") -> dict[str, str]:
     return leaves
 
 
-def _latency(runs: Sequence[RunOutput]) -> str:
+def _latency(runs: Sequence[RunOutput]) -> Markup:
     curves = [latency_curves(run, run.label) for run in runs]
     objectives = {
         "ttft": _common([run.summary.slo.ttft_s for run in runs]),
@@ -169,7 +173,7 @@ def efficiency_chart(runs: Sequence[RunOutput]) -> Chart | None:
     return draw(frame, traces, users, gpus, showlegend=True)
 
 
-def _pools(runs: Sequence[RunOutput]) -> str:
+def _pools(runs: Sequence[RunOutput]) -> Markup:
     rows = [
         [
             run.label,

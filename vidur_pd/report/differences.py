@@ -32,11 +32,17 @@ METRICS: tuple[Metric, ...] = (
     ("E2E p99", lambda s: s.e2e_s.p99, duration),
     ("Goodput (requests/s)", lambda s: s.goodput, digits),
     ("All requests within SLO", lambda s: s.goodput_share, percent),
+    ("Energy (J per output token)", lambda s: None if s.energy is None else s.energy.total_j_per_output_token, digits),
+    ("Cost per hour", lambda s: None if s.cost is None else s.cost.per_hour, digits),
+    ("Cost per million input tokens", lambda s: None if s.cost is None else s.cost.per_million_input_tokens, digits),
+    ("Cost per million output tokens", lambda s: None if s.cost is None else s.cost.per_million_output_tokens, digits),
     ("Time on estimates", lambda s: s.estimates, percent),
     ("Simulator wall time", lambda s: s.simulator.wall_s, duration),
 )
 
 
+IF_KNOWN = ("Energy", "Cost")
+"""Begins of the metrics that are left out where no run has them."""
 SEEDED: Mapping[str, str] = {
     "Requests/s, whole run": "throughput.requests_per_s",
     "Output tokens/s, whole run": "throughput.output_tokens_per_s",
@@ -129,6 +135,8 @@ def compare_summaries(summaries: Mapping[str, Summary], *, ranks_unlike: bool = 
     rows = []
     for metric, value_of, show in METRICS:
         values = {run: value_of(summary) for run, summary in summaries.items()}
+        if metric.startswith(IF_KNOWN) and all(value is None for value in values.values()):
+            continue
         base = values[first]
         change_text = _points if show is percent else _change
         rows.append(

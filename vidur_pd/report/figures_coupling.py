@@ -6,24 +6,15 @@ from collections.abc import Mapping
 
 import numpy as np
 import pandas as pd
+from markupsafe import Markup
 from numpy.typing import NDArray
 
-from vidur_pd.metrics.summary import Summary
-from vidur_pd.report.charts import (
-    FAINT,
-    ROW_FONT,
-    Chart,
-    Frame,
-    axis,
-    bars,
-    draw,
-    heat_map,
-    label,
-    rows_axis,
-)
+from vidur_pd.metrics.summary import NetworkSummary, Summary
+from vidur_pd.report.charts import ROW_FONT, Chart, Frame, axis, bars, draw, heat_map, label, rows_axis
+from vidur_pd.report.colours import FAINT
 from vidur_pd.report.figures_network import BITS_PER_BYTE, measure_words, window_edges
 from vidur_pd.report.series import Floats, Intervals, spread
-from vidur_pd.report.text import digits, duration, percent, table_html
+from vidur_pd.report.text import count, digits, percent, table_html
 
 MOST_LINKS = 24
 """Rows of the heat map, the links with the fullest windows."""
@@ -63,17 +54,20 @@ def link_heat_map(links: pd.DataFrame) -> Chart | None:
     rows = rows[np.argsort(-use[rows].mean(axis=1), kind="stable")]
     titles = [f"{src} → {dst}" for src, dst in known[["src", "dst"]].astype(str).to_numpy()]
     _, inside = measure_words(outside)
-    trace = {
-        **heat_map(edges, [label(titles[row]) for row in rows], use[rows] * 100, f"{inside} (%)"),
-        "ygap": 1,
-        "hovertemplate": "%{y}: %{z:.0f} % at %{x:.4g} s<extra></extra>",
-    }
+    trace = heat_map(
+        edges,
+        [label(titles[row]) for row in rows],
+        use[rows] * 100,
+        f"{inside} (%)",
+        ygap=1,
+        hovertemplate="%{y}: %{z:.0f} % at %{x:.4g} s<extra></extra>",
+    )
     what = "offered most" if inside == "offered load" else "full"
     shown = "" if len(rows) == len(names) else f" The {len(rows)} with the fullest windows of {len(names)}."
     frame = Frame(
         "links-heat",
         f"Which links are {what}, and when",
-        f"NICs and links between switches: where a row is dark, what crosses it waits.{shown}",
+        f"NICs and links between switches: where a row comes near 100 %, what crosses it waits.{shown}",
         height_px=110 + 22 * len(rows),
         is_wide=True,
     )
@@ -115,7 +109,7 @@ def attribution_chart(summary: Summary) -> Chart | None:
     return draw(frame, traces, axis("Mean time (s)"), unnamed, barmode="stack", showlegend=True)
 
 
-def sources_table(summary: Summary) -> str:
+def sources_table(summary: Summary) -> Markup:
     """Shares of communication time by what they rest on; empty for results that do not record them."""
     rows = [
         [SOURCES.get(source, source), percent(share)]
@@ -123,18 +117,59 @@ def sources_table(summary: Summary) -> str:
         if share > 0
     ]
     if not rows:
-        return ""
+        return Markup()
     return table_html(("Communication time", "Share"), rows, text_columns=1)
+
+
+def fabric_table(network: NetworkSummary) -> Markup:
+    """What fits between servers at most, over how many ways, and what a cable takes with it; empty where not known."""
+    fabric = network.fabric
+    if fabric is None:
+        return Markup()
+    rates = (
+        ("From the first half of the servers to the second, at most", fabric.halves_bps),
+        ("From prefill to decode over NICs, at most", fabric.prefill_to_decode_bps),
+    )
+    rows = [[name, f"{digits(bps / 1e9)} Gbit/s"] for name, bps in rates if bps is not None]
+    rows.append(["Shortest ways from one server to another", count(fabric.shortest_ways)])
+    rows.append(["Ways without a common cable", count(fabric.disjoint_ways)])
+    for loss in fabric.losses:
+        named = f"A {loss.kind} cable cuts off when it is lost ({loss.cables:,} such cables)"
+        rows.append([named, f"{loss.gpus:,} GPU" if loss.gpus == 1 else f"{loss.gpus:,} GPUs"])
+    return table_html(("Fabric, however traffic is routed", ""), rows, text_columns=1)
 
 
 def energy_text(summary: Summary) -> str | None:
     """Energy in words, or ``None`` where it is not known."""
-    if summary.energy is None or summary.energy.gpu_j is None:
+    energy = summary.energy
+    if energy is None or energy.gpu_j is None:
         return None
-    gpu_j, makespan_s = summary.energy.gpu_j, summary.makespan_s
-    mean_w = gpu_j / makespan_s / summary.gpus if makespan_s and summary.gpus else None
-    per_gpu = f", {digits(mean_w)} W per GPU over {duration(makespan_s)}" if mean_w is not None else ""
-    return f"{digits(gpu_j / 1e3)} kJ in GPUs{per_gpu}: board limit while computing, idle power otherwise"
+    parts = [f"{digits(energy.gpu_j / 1e3)} kJ in GPUs"]
+    if energy.pools_w:
+        parts.append(", ".join(f"{digits(watts)} W a GPU of {pool}" for pool, watts in energy.pools_w.items()))
+    if (around_j := (energy.network_j or 0.0) + (energy.host_j or 0.0)) > 0:
+        parts.append(f"{digits(around_j / 1e3)} kJ around them")
+    if energy.total_j_per_output_token is not None:
+        parts.append(f"{digits(energy.total_j_per_output_token)} J per output token")
+    return "; ".join(parts)
+
+
+def cost_text(summary: Summary) -> str | None:
+    """Cost in words, or ``None`` without a price list."""
+    cost = summary.cost
+    if cost is None:
+        return None
+    if cost.per_hour is None:
+        return "not known: electricity has a price, and the power of some GPU is not known"
+    tokens = (
+        ("per million input tokens", cost.per_million_input_tokens),
+        ("per million output tokens", cost.per_million_output_tokens),
+        ("per million output tokens with everything on them", cost.all_per_million_output_tokens),
+    )
+    unit = f"{cost.currency} " if cost.currency else ""
+    parts = [f"{unit}{digits(cost.per_hour)} per hour"]
+    parts += [f"{unit}{digits(amount)} {name}" for name, amount in tokens if amount is not None]
+    return "; ".join(parts) + (f" (prices of {cost.as_of})" if cost.as_of else "")
 
 
 def _words(name: str) -> str:

@@ -6,21 +6,11 @@ from collections.abc import Sequence
 from dataclasses import fields
 
 import numpy as np
+from markupsafe import Markup
 
 from vidur_pd.metrics.summary import FaultEvent, FaultSummary
-from vidur_pd.report.charts import (
-    INK,
-    Chart,
-    Frame,
-    Properties,
-    axis,
-    draw,
-    fainter,
-    label,
-    scatter,
-    series_colour,
-    time_axis,
-)
+from vidur_pd.report.charts import Chart, Frame, Properties, axis, draw, label, scatter, time_axis
+from vidur_pd.report.colours import fainter, series_colour
 from vidur_pd.report.figures_load import token_rates
 from vidur_pd.report.load import RunOutput
 from vidur_pd.report.series import Floats, middles, time_edges
@@ -121,13 +111,14 @@ def _names(events: Sequence[FaultEvent]) -> list[Properties]:
             "yanchor": "top",
             "showarrow": False,
             "text": label(f"{event.kind} {event.target}", 28),
-            "font": {"size": 10, "color": INK},
+            "font": {"size": 10},
+            "bgcolor": "rgba(0,0,0,0)",
         }
         for place, event in enumerate(list(first.values())[:MOST_LABELLED])
     ]
 
 
-def fault_tables(faults: FaultSummary) -> str:
+def fault_tables(faults: FaultSummary) -> Markup:
     """SLO-loss minutes with what recovery did, and the events."""
     acted = {f"requests {each.name}": getattr(faults.requests, each.name) for each in fields(faults.requests)}
     acted["transfers retried"] = faults.transfers_retried
@@ -151,4 +142,4 @@ def fault_tables(faults: FaultSummary) -> str:
     text = table_html(("What faults cost", ""), rows, text_columns=1)
     if len(faults.events) > MOST_LISTED:
         events.append([f"{len(faults.events) - MOST_LISTED:,} more", "", "", ""])
-    return text + (table_html(("Fault", "Of", "From", "Until"), events, text_columns=2) if events else "")
+    return text + (table_html(("Fault", "Of", "From", "Until"), events, text_columns=2) if events else Markup())

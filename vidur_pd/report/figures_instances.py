@@ -13,17 +13,16 @@ from vidur_pd.report.charts import (
     ROW_FONT,
     Chart,
     Frame,
-    Properties,
+    Trace,
     axis,
     draw,
-    fainter,
     heat_map,
     label,
-    pool_colours,
     rows_axis,
     scatter,
     time_axis,
 )
+from vidur_pd.report.colours import fainter, pool_colours
 from vidur_pd.report.series import Floats, Intervals, middles, spread, thin, time_edges, without_overlap
 
 MOST_LINES_PER_POOL = 6
@@ -121,7 +120,7 @@ def instance_charts(activity: Activity, pool_order: Sequence[str]) -> list[Chart
 
 
 def _per_instance(activity: Activity, values: Floats, pool_order: Sequence[str], frame: Frame, y_title: str) -> Chart:
-    traces = list[Properties]()
+    traces = list[Trace]()
     x = middles(activity.edges_s)
     pools = list(dict.fromkeys([*pool_order, *activity.pools]))
     for pool, colour in pool_colours(pools).items():
@@ -143,7 +142,7 @@ def _per_instance(activity: Activity, values: Floats, pool_order: Sequence[str],
     return draw(frame, traces, time_axis(activity.edges_s), axis(y_title, rangemode="tozero"), showlegend=True)
 
 
-def _band(x: Floats, values: Floats, pool: str, colour: str) -> list[Properties]:
+def _band(x: Floats, values: Floats, pool: str, colour: str) -> list[Trace]:
     """Lowest to highest instance of a pool as an area, their mean as a line; bins without any value are bridged."""
     known = ~np.isnan(values).all(axis=0)
     x, values = x[known], values[:, known]
@@ -172,18 +171,21 @@ def busy_heat_map(activity: Activity) -> Chart:
     """Busy share of each instance over time."""
     rows = thin(len(activity.instances), MOST_HEAT_ROWS)
     names = [label(activity.instances[row]) for row in rows]
-    trace = {
-        **heat_map(activity.edges_s, names, activity.busy_share[rows] * 100, "busy (%)"),
-        "ygap": 1 if len(rows) <= 64 else 0,
-        "hovertemplate": "%{y}: %{z:.0f} % busy at %{x:.4g} s<extra></extra>",
-    }
+    trace = heat_map(
+        activity.edges_s,
+        names,
+        activity.busy_share[rows] * 100,
+        "busy (%)",
+        ygap=1 if len(rows) <= 64 else 0,
+        hovertemplate="%{y}: %{z:.0f} % busy at %{x:.4g} s<extra></extra>",
+    )
     shown = (
         "" if len(rows) == len(activity.instances) else f" {len(rows)} of {len(activity.instances)} instances shown."
     )
     frame = Frame(
         "busy",
         "Busy share of each instance",
-        f"Share of each time bin in which an iteration runs: pale rows are capacity that is paid for and idle.{shown}",
+        f"Share of each time bin in which an iteration runs: rows near 0 % are paid for and idle.{shown}",
         height_px=110 + max(90, min(640, 26 * len(rows))),
         is_wide=True,
     )

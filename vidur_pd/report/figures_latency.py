@@ -10,10 +10,9 @@ import pandas as pd
 
 from vidur_pd.metrics.summary import Histogram
 from vidur_pd.report.charts import (
-    STAGE_COLOURS,
     Chart,
     Frame,
-    Properties,
+    Trace,
     axis,
     bars,
     draw,
@@ -22,9 +21,9 @@ from vidur_pd.report.charts import (
     near_slo,
     rows_axis,
     scatter,
-    series_colour,
     slo_mark,
 )
+from vidur_pd.report.colours import STAGE_COLOURS, series_colour
 from vidur_pd.report.load import RunOutput
 from vidur_pd.report.series import MOST_CURVE_POINTS, Floats, cumulative_curve, thin
 
@@ -129,7 +128,7 @@ def distribution_chart(metric: str, curves: Sequence[Curve], slo_s: float | None
     )
 
 
-def _percentile_marks(curve: Curve, scale: float, unit: str) -> Properties:
+def _percentile_marks(curve: Curve, scale: float, unit: str) -> Trace:
     shares = np.array([0.5, 0.9, 0.99])
     places = np.searchsorted(curve.shares, shares - 1e-12).clip(0, len(curve.shares) - 1)
     values = np.interp(shares, curve.shares, curve.values_s) if curve.is_binned else curve.values_s[places]

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 
-from vidur_pd.report.charts import Chart, Frame, axis, draw, label, scatter, series_colour, time_axis
+from vidur_pd.report.charts import Chart, Frame, axis, draw, label, scatter, time_axis
+from vidur_pd.report.colours import series_colour
 from vidur_pd.report.load import RunOutput
 from vidur_pd.report.series import Floats, Intervals, middles, spread, time_edges
 

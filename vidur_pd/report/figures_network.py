@@ -11,25 +11,15 @@ import numpy.typing as npt
 import pandas as pd
 
 from vidur_pd.metrics.summary import PoolSummary
-from vidur_pd.report.charts import (
-    FAINT,
-    LINK_COLOURS,
-    Chart,
-    Frame,
-    axis,
-    draw,
-    label,
-    log_axis,
-    scatter,
-    series_colour,
-    time_axis,
-)
+from vidur_pd.report.charts import Chart, Frame, Trace, axis, draw, label, log_axis, scatter, time_axis
+from vidur_pd.report.colours import FAINT, LINK_COLOURS, series_colour
 from vidur_pd.report.load import RunOutput
 from vidur_pd.report.series import Floats, Intervals, cumulative_curve, middles, spread, thin
 from vidur_pd.report.text import duration
 
 BITS_PER_BYTE = 8
 MOST_WINDOWS = 400
+BURST = "15.6 ms"
 BUSIEST_LINKS = 8
 """Links listed of each kind."""
 LINK_KINDS = ("nic", "fabric", "nvlink")
@@ -71,6 +61,8 @@ class LinkUse:
     mean_use: float
     peak_use: float
     """In the fullest window."""
+    burst_use: float
+    """In the fullest burst."""
     kv_bytes: float
     collective_bytes: float
 
@@ -125,14 +117,35 @@ def peak_use_chart(links: pd.DataFrame) -> Chart:
             hovertemplate=f"%{{y:.3g}} % at %{{x:.4g}} s<extra>{label(str(kind))}</extra>",
         )
         traces.append(trace)
+    traces += _burst_traces(links, edges)
     width = duration(float(np.median(np.diff(edges))))
     waits = "Above" if is_offered(links) else "Near"
     reading = (
-        f"{waits} 100 % traffic waits for each other there; bursts shorter than a window of {width} are averaged out."
+        f"{waits} 100 % traffic waits for each other there. Lines are means of windows of {width}, dots the fullest "
+        f"{BURST} in them."
     )
     frame = Frame("links-peak", "Busiest link", reading)
     use_axis = axis(f"{measure_words(links)[0]} (%)", rangemode="tozero")
     return draw(frame, traces, time_axis(edges), use_axis, showlegend=True)
+
+
+def _burst_traces(links: pd.DataFrame, edges: Floats) -> list[Trace]:
+    """The fullest burst of any link of a kind in each window; nothing for files without bursts."""
+    known = links.dropna(subset=["burst_use"])
+    centre = (known["window_start_s"] + known["window_end_s"]) / 2
+    bins = np.clip(np.searchsorted(edges, centre, side="right") - 1, 0, len(edges) - 2)
+    fullest = known.assign(bin=bins).groupby(["kind", "bin"], observed=True)["burst_use"].max()
+    return [
+        scatter(
+            middles(edges)[of_kind.index.get_level_values("bin")],
+            of_kind.to_numpy() * 100,
+            name=label(f"{kind}, fullest {BURST}"),
+            mode="markers",
+            marker={"color": _link_colour(str(kind)), "size": 4, "opacity": 0.6},
+            hovertemplate=f"%{{y:.3g}} % for {BURST} around %{{x:.4g}} s<extra>{label(str(kind))}</extra>",
+        )
+        for kind, of_kind in fullest.groupby("kind", observed=True)
+    ]
 
 
 def _window_use(links: pd.DataFrame) -> pd.DataFrame:
@@ -156,6 +169,7 @@ def busiest_links(links: pd.DataFrame, seconds: float) -> list[LinkUse]:
     capacity = known["capacity_bps"].to_numpy(dtype=float)
     mean = total[names].to_numpy(dtype=float) * BITS_PER_BYTE / (capacity * max(seconds, 1e-12))
     peak = peaks[names].to_numpy(dtype=float)
+    burst = links.groupby("link", observed=True)["burst_use"].max()[names].to_numpy(dtype=float)
     kv, collective = (carried[traffic][names].to_numpy(dtype=float) for traffic in ("kv", "collective"))
     ends = known[["src", "dst", "kind"]].astype(str).to_numpy()
     return [
@@ -166,6 +180,7 @@ def busiest_links(links: pd.DataFrame, seconds: float) -> list[LinkUse]:
             capacity_bps=float(capacity[place]),
             mean_use=float(mean[place]),
             peak_use=float(peak[place]),
+            burst_use=float(burst[place]),
             kv_bytes=float(kv[place]),
             collective_bytes=float(collective[place]),
         )

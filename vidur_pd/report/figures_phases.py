@@ -8,21 +8,19 @@ import numpy as np
 import pandas as pd
 
 from vidur_pd.report.charts import (
-    PHASE_COLOURS,
-    RULE,
     Chart,
     Frame,
     Properties,
+    Trace,
     axis,
     bars,
     draw,
-    fainter,
     label,
     log_axis,
-    pool_colours,
     rows_axis,
     scatter,
 )
+from vidur_pd.report.colours import PHASE_COLOURS, RULE, fainter, pool_colours
 from vidur_pd.report.series import Floats
 
 PHASE_COLUMNS = {
@@ -112,7 +110,7 @@ def batch_chart(iterations: pd.DataFrame, pool_order: Sequence[str]) -> Chart | 
     tokens = (iterations["prefill_tokens"] + iterations["decode_tokens"]).to_numpy()
     lengths_ms = (iterations["end_s"] - iterations["start_s"]).to_numpy() * 1e3
     present = [str(name) for name in iterations["pool"].cat.categories]
-    traces, shown_ms = list[Properties](), list[Floats]()
+    traces, shown_ms = list[Trace](), list[Floats]()
     for pool, colour in pool_colours(list(dict.fromkeys([*pool_order, *present]))).items():
         mine = (iterations["pool"] == pool).to_numpy() & (tokens > 0)
         if not mine.any():

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from markupsafe import Markup
+
 from vidur_pd.metrics.reasons import Outcome, Outcomes
 from vidur_pd.metrics.summary import Distribution, Summary
 from vidur_pd.report.figures_latency import slo_shares
 from vidur_pd.report.load import RunOutput
-from vidur_pd.report.text import Tile, digits, duration, escape, meaning_html, note_html, percent, tiles_html
+from vidur_pd.report.templating import part
+from vidur_pd.report.text import Tile, digits, duration, meaning_html, note_html, percent, tiles_html
 
 ESTIMATES_WARNING_SHARE = 0.01
 MOST_NAMED = 6
 
 
-def headline(run: RunOutput) -> str:
+def headline(run: RunOutput) -> Markup:
     """Warnings, tiles, and what the tiles count."""
     summary = run.summary
     banners = []
@@ -24,17 +27,17 @@ def headline(run: RunOutput) -> str:
         banners.append(f"{percent(share)} of the time rests on estimates, not on measurements{where}.")
     if lost := _not_served(run):
         banners.append(lost)
-    warnings = "".join(note_html(text, is_warning=True) for text in banners)
+    warnings = Markup().join(note_html(text, is_warning=True) for text in banners)
     return verdict_html(summary) + warnings + tiles_html(_tiles(run)) + meaning_html(_meaning(summary))
 
 
-def verdict_html(summary: Summary) -> str:
+def verdict_html(summary: Summary) -> Markup:
     """The verdict, green where the run meets its objectives and red elsewhere; empty for results without one."""
     verdict = summary.verdict
     if verdict is None or not verdict.sentence:
-        return ""
+        return Markup()
     tone = "good" if verdict.outcome == "meets" else "bad"
-    return f'<p class="verdict {tone}" role="status"><strong>{escape(verdict.sentence)}</strong></p>'
+    return part("verdict", verdict.sentence, tone)
 
 
 def _meaning(summary: Summary) -> str:
@@ -57,7 +60,7 @@ def _not_served(run: RunOutput) -> str:
     """How many requests were refused or failed, the most frequent reason, and what that means for other figures."""
     summary, outcomes = run.summary, outcomes_of(run)
     if not outcomes:
-        return ""
+        return Markup()
     lost, first = summary.requests - summary.completed, outcomes[0]
     return (
         f"{lost:,} of {summary.requests:,} requests were not served ({summary.rejected:,} rejected, {summary.failed:,} "
@@ -94,6 +97,7 @@ def _tiles(run: RunOutput) -> list[Tile]:
         _latency_tile("ITL", summary.itl_s, summary),
         _latency_tile("E2E", summary.e2e_s, summary),
         _goodput_tile(run),
+        *_money_tiles(summary),
         Tile("Preemptions", f"{preempted.sum():,.0f}", f"{int((preempted > 0).sum()):,} requests preempted"),
         Tile(
             "Time on estimates",
@@ -103,6 +107,21 @@ def _tiles(run: RunOutput) -> list[Tile]:
         ),
         Tile("Simulator", duration(summary.simulator.wall_s), f"wall time, version {summary.simulator.version or '?'}"),
     ]
+
+
+def _money_tiles(summary: Summary) -> list[Tile]:
+    """What a token takes in energy, and costs by the price list; none of what is not known."""
+    energy, cost, tiles = summary.energy, summary.cost, []
+    if energy is not None and energy.total_j_per_output_token is not None:
+        watts = ", ".join(f"{pool} {digits(power)}" for pool, power in energy.pools_w.items())
+        joules = f"{digits(energy.total_j_per_output_token)} J per output token"
+        tiles.append(Tile("Energy (estimate)", joules, f"W per GPU: {watts}"))
+    if cost is not None and cost.per_million_output_tokens is not None:
+        unit = f"{cost.currency} " if cost.currency else ""
+        of_input, per_hour = digits(cost.per_million_input_tokens), digits(cost.per_hour)
+        note = f"per million output tokens; {of_input} of input; {per_hour} an hour"
+        tiles.append(Tile("Cost", f"{unit}{digits(cost.per_million_output_tokens)}", note))
+    return tiles
 
 
 def _goodput_tile(run: RunOutput) -> Tile:

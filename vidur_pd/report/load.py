@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -85,7 +85,7 @@ def read_run(folder: Path, label: str | None = None) -> RunOutput:
         requests=_read_requests(folder),
         iterations=iterations,
         iteration_rows=iteration_rows,
-        links=_read_parquet(links, LINK_COLUMNS, has_categories=True) if links.exists() else None,
+        links=_read_links(links) if links.exists() else None,
         config_text=config_text,
         config=config,
     )
@@ -192,9 +192,16 @@ def _categories(column: pa.ChunkedArray[Any]) -> pd.Categorical:
 
 
 def _read_parquet(
-    path: Path, columns: Sequence[Column[Any]], *, has_categories: bool = False, sorted_by: Sequence[str] = ()
+    path: Path,
+    columns: Sequence[Column[Any]],
+    *,
+    has_categories: bool = False,
+    sorted_by: Sequence[str] = (),
+    may_miss: Set[str] = frozenset(),
 ) -> pd.DataFrame:
     """The columns that the report reads, numbers as floats (NaN where empty), words as categories if so wanted.
+
+    Numbers that ``may_miss`` in files of earlier versions are NaN there.
 
     They are read one by one, since all at once take several times the memory.
     """
@@ -204,6 +211,8 @@ def _read_parquet(
     words, figures = texts(columns), numbers(columns)
 
     def column(name: str) -> Any:
+        if name in may_miss and name not in file.schema_arrow.names:
+            return np.full(file.metadata.num_rows, np.nan)
         values = file.read([name], use_threads=False)[name]
         if name in words:
             return _categories(values) if has_categories else _strings(values.cast(pa.string()))
@@ -218,7 +227,7 @@ def _read_parquet(
 
     try:
         with pq.ParquetFile(path, read_dictionary=words if has_categories else ()) as file:
-            _require(path, file.schema_arrow.names, (*words, *figures))
+            _require(path, {*file.schema_arrow.names, *may_miss}, (*words, *figures))
             keys = [column(name) for name in reversed(sorted_by)]
             rows = np.lexsort([getattr(key, "codes", key) for key in keys]) if keys else slice(None)
             return pd.DataFrame({name: column(name)[rows] for name in (*words, *figures)}, copy=False)
@@ -226,7 +235,11 @@ def _read_parquet(
         raise InputError(f"{path}: cannot be read as Parquet ({' '.join(str(error).split())})") from None
 
 
-def _require(path: Path, found: Sequence[str], expected: Sequence[str]) -> None:
+def _read_links(path: Path) -> pd.DataFrame:
+    return _read_parquet(path, LINK_COLUMNS, has_categories=True, may_miss={"burst_use"})
+
+
+def _require(path: Path, found: Collection[str], expected: Sequence[str]) -> None:
     missing = [name for name in expected if name not in found]
     if missing:
         raise InputError(f"{path}: column {missing[0]}: missing, expected columns {', '.join(expected)}")

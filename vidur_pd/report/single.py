@@ -5,10 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 import pandas as pd
+from markupsafe import Markup
 
 from vidur_pd.metrics.summary import FaultSummary, NetworkSummary, PoolSummary, Summary
 from vidur_pd.metrics.summary_file import plain_text
-from vidur_pd.report.figures_coupling import attribution_chart, energy_text, link_heat_map, sources_table
+from vidur_pd.report.figures_coupling import (
+    attribution_chart,
+    cost_text,
+    energy_text,
+    fabric_table,
+    link_heat_map,
+    sources_table,
+)
 from vidur_pd.report.figures_faults import fault_tables, fault_timeline
 from vidur_pd.report.figures_instances import busy_heat_map, instance_charts, measure_activity
 from vidur_pd.report.figures_latency import (
@@ -19,6 +27,7 @@ from vidur_pd.report.figures_latency import (
 )
 from vidur_pd.report.figures_load import arrivals_chart, throughput_charts
 from vidur_pd.report.figures_network import (
+    BURST,
     MEANING,
     OFFERED_MEANING,
     busiest_links,
@@ -37,7 +46,7 @@ from vidur_pd.report.slowest import slowest_requests
 from vidur_pd.report.text import (
     digits,
     duration,
-    escape,
+    folded_html,
     meaning_html,
     note_html,
     percent,
@@ -67,7 +76,7 @@ def run_page(run: RunOutput, title: str | None) -> Iterable[str]:
         Section("requests", "Requests not served", _not_served(run)),
         Section("configuration", "Configuration", _configuration(run)),
     ]
-    return page_html(title or run_title(run), run_facts(run), sections)
+    return page_html(title or run_title(run), run_facts(run), sections, (run.label, day_of(run.summary)))
 
 
 def run_title(run: RunOutput) -> str:
@@ -75,10 +84,15 @@ def run_title(run: RunOutput) -> str:
     return about or "Simulation report"
 
 
+def day_of(summary: Summary) -> str:
+    """When it was simulated; empty for results without it."""
+    return summary.simulator.began_at[: len("2026-11-26")]
+
+
 def run_facts(run: RunOutput) -> list[tuple[str, str]]:
     """Model, hardware, cluster, network and workload in one line each."""
     summary = run.summary
-    energy = energy_text(summary)
+    money = (("Energy (estimate)", energy_text(summary)), ("Cost", cost_text(summary)))
     pools = "; ".join(
         f"{pool.name}: {pool.instances} × {pool.partition} ({_gpus(pool.gpus)})" for pool in summary.pools
     )
@@ -88,7 +102,7 @@ def run_facts(run: RunOutput) -> list[tuple[str, str]]:
         ("Cluster", f"{pools}; {_gpus(summary.gpus)} in all" if pools else "not recorded"),
         ("Network", _network_text(summary.network) or "not recorded"),
         ("Workload", workload_text(run)),
-        *([("Energy (estimate)", energy)] if energy is not None else []),
+        *((name, text) for name, text in money if text is not None),
     ]
 
 
@@ -126,7 +140,7 @@ def workload_text(run: RunOutput) -> str:
     return ", ".join(parts)
 
 
-def _latency(run: RunOutput) -> str:
+def _latency(run: RunOutput) -> Markup:
     if run.completed.empty:
         return note_html("Left out: no request completed, so there is no latency to show.")
     summary = run.summary
@@ -137,7 +151,7 @@ def _latency(run: RunOutput) -> str:
     return _class_table(summary) + charts_html(shown) + slowest_requests(run)
 
 
-def _class_table(summary: Summary) -> str:
+def _class_table(summary: Summary) -> Markup:
     """Classes of requests, each against its own objectives."""
     rows = [
         [
@@ -152,14 +166,14 @@ def _class_table(summary: Summary) -> str:
     ]
     figures = [f"{name}, {at}" for at in ("p50", "p99") for name in ("TTFT", "TPOT", "E2E")]
     columns = ("Class", "Completed", *figures, "Objectives (TTFT, TPOT)", "Meet both")
-    return table_html(columns, rows) if rows else ""
+    return table_html(columns, rows) if rows else Markup()
 
 
-def _faults(run: RunOutput, faults: FaultSummary) -> str:
+def _faults(run: RunOutput, faults: FaultSummary) -> Markup:
     return charts_html([fault_timeline(run)]) + fault_tables(faults)
 
 
-def _instances(run: RunOutput) -> str:
+def _instances(run: RunOutput) -> Markup:
     pools = pool_table(run.summary.pools)
     if run.iterations is None or run.iterations.empty:
         return pools + _no_iterations(run, "Queue, running requests, busy share and KV use over time")
@@ -168,7 +182,7 @@ def _instances(run: RunOutput) -> str:
     return pools + charts_html([busy_heat_map(activity), *instance_charts(activity, names)])
 
 
-def pool_table(pools: Sequence[PoolSummary]) -> str:
+def pool_table(pools: Sequence[PoolSummary]) -> Markup:
     rows = [
         [
             pool.name,
@@ -190,34 +204,37 @@ def pool_table(pools: Sequence[PoolSummary]) -> str:
     taken = ("Batch slots held", "Requests a step", "KV use, mean", "KV use, max")
     busy = ("MFU while busy", "Memory bandwidth", "Communication")
     columns = ("Pool", "Role", "Instances", "GPUs", "Busy share", "Busiest instance", *taken, *busy)
-    return table_html(columns, rows, text_columns=3) + meaning_html(BUSY_MEANING) if rows else ""
+    return table_html(columns, rows, text_columns=3) + meaning_html(BUSY_MEANING) if rows else Markup()
 
 
-def _iterations(run: RunOutput) -> str:
+def _iterations(run: RunOutput) -> Markup:
     return _phases(run) + _estimates_table(run.summary)
 
 
-def _phases(run: RunOutput) -> str:
+def _phases(run: RunOutput) -> Markup:
     if run.iterations is None or run.iterations.empty:
         return _no_iterations(run, "The breakdown of iterations")
     names = [pool.name for pool in run.summary.pools]
     return charts_html([*phase_charts(run.iterations, names), batch_chart(run.iterations, names)])
 
 
-def _estimates_table(summary: Summary) -> str:
+def _estimates_table(summary: Summary) -> Markup:
     """Operators whose time is a formula, by pool."""
     by_pool: dict[str, list[str]] = {}
     for item in summary.estimated_operators:
         by_pool.setdefault(item.pool, []).append(item.operator)
     rows = [[pool, ", ".join(operators)] for pool, operators in by_pool.items()]
-    return table_html(("Pool", "Operators without a measurement near enough"), rows, text_columns=2) if rows else ""
+    return (
+        table_html(("Pool", "Operators without a measurement near enough"), rows, text_columns=2) if rows else Markup()
+    )
 
 
-def _network(run: RunOutput) -> str:
+def _network(run: RunOutput) -> Markup:
     transfers = charts_html([transfer_chart(run), exposed_chart(run)])
     if not transfers:
         transfers = note_html("Left out: no request moved KV between instances, so there are no transfers to show.")
     transfers += sources_table(run.summary)
+    transfers += fabric_table(run.summary.network)
     if run.links is None or run.links.empty:
         return transfers + _no_rows("links.parquet", run.links, "Link use")
     return (
@@ -228,7 +245,7 @@ def _network(run: RunOutput) -> str:
     )
 
 
-def _link_table(links: pd.DataFrame, seconds: float) -> str:
+def _link_table(links: pd.DataFrame, seconds: float) -> Markup:
     rows = [
         [
             f"{link.src} → {link.dst}",
@@ -236,18 +253,19 @@ def _link_table(links: pd.DataFrame, seconds: float) -> str:
             digits(link.capacity_bps / 1e9),
             percent(link.mean_use),
             percent(link.peak_use),
+            percent(link.burst_use),
             digits(link.kv_bytes / 1e9),
             digits(link.collective_bytes / 1e9),
         ]
         for link in busiest_links(links, seconds)
     ]
     _, measure = measure_words(links)
-    shares = (f"Mean {measure}", f"{measure.capitalize()}, peak window")
+    shares = (f"Mean {measure}", f"{measure.capitalize()}, peak window", f"{measure.capitalize()}, peak {BURST}")
     columns = ("Busiest links of each kind", "Kind", "Gbit/s", *shares, "KV (GB)", "Collectives (GB)")
     return table_html(columns, rows, text_columns=2)
 
 
-def _not_served(run: RunOutput) -> str:
+def _not_served(run: RunOutput) -> Markup:
     outcomes = outcomes_of(run)
     if not outcomes:
         return note_html("Every request completed.")
@@ -262,20 +280,18 @@ def _not_served(run: RunOutput) -> str:
     return table_html(("Outcome", "Reason", "Requests", "Share", "First request id"), rows, text_columns=2)
 
 
-def _configuration(run: RunOutput) -> str:
+def _configuration(run: RunOutput) -> Markup:
     if run.config_text is None:
         return note_html("Left out: the directory holds no config.yaml.")
-    return (
-        f'<details class="card"><summary>Resolved configuration</summary><pre>{escape(run.config_text)}</pre></details>'
-    )
+    return folded_html("Resolved configuration", run.config_text)
 
 
-def _no_iterations(run: RunOutput, what: str) -> str:
+def _no_iterations(run: RunOutput, what: str) -> Markup:
     if run.iterations is not None or not run.iteration_rows:
         return _no_rows("iterations.parquet", run.iterations, what)
     return note_html(f"{what} left out: of {run.iteration_rows:,} iterations; at most {MOST_ITERATIONS:,} are drawn.")
 
 
-def _no_rows(name: str, table: pd.DataFrame | None, what: str) -> str:
+def _no_rows(name: str, table: pd.DataFrame | None, what: str) -> Markup:
     why = f"the run wrote no {name}" if table is None else f"{name} has no rows"
     return note_html(f"{what} left out: {why}.")

@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
+from markupsafe import Markup
+
 from vidur_pd.metrics.attribution import MEANINGS, PARTS
 from vidur_pd.metrics.quantities import to_seconds
-from vidur_pd.report.charts import FAINT, Chart, Frame, axis, bars, draw, label, rows_axis
+from vidur_pd.report.charts import Chart, Frame, axis, bars, draw, label, rows_axis
+from vidur_pd.report.colours import FAINT
 from vidur_pd.report.figures_coupling import PART_COLOURS
 from vidur_pd.report.load import RunOutput
 from vidur_pd.report.page import charts_html
@@ -22,7 +25,7 @@ READING: Final = (
 )
 
 
-def slowest_requests(run: RunOutput) -> str:
+def slowest_requests(run: RunOutput) -> Markup:
     """Waterfalls of the requests with the longest TTFT, and whom these waited for."""
     if run.completed.empty:
         return note_html("Left out: no request completed.")
@@ -52,7 +55,7 @@ def _chart(found: Sequence[Waterfall]) -> Chart:
     return draw(frame, traces, axis("Time since arrival (s)"), rows_axis(), barmode="stack", showlegend=True)
 
 
-def _table(found: Sequence[Waterfall]) -> str:
+def _table(found: Sequence[Waterfall]) -> Markup:
     rows = [
         [
             each.request_id,
@@ -72,7 +75,7 @@ def _waits(found: Waterfall) -> str:
     before = [step for step in found.steps if not step.part.startswith("decode_c")]
     largest = max(before, key=lambda step: step.took_ps, default=None)
     if largest is None:
-        return ""
+        return Markup()
     notes = f": {'; '.join(largest.notes)}" if largest.notes else ""
     return f"{largest.part.replace('_', ' ')} {duration(largest.took_s)}{notes}"
 

@@ -1,11 +1,14 @@
-"""Numbers and tables as HTML text. Everything that comes from a file passes `escape` here."""
+"""Numbers as text, and tables of text as HTML."""
 
 from __future__ import annotations
 
-import html
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+
+from markupsafe import Markup
+
+from vidur_pd.report.templating import part
 
 NONE = "–"
 
@@ -18,10 +21,6 @@ class Tile:
     value: str
     note: str = ""
     is_warning: bool = False
-
-
-def escape(text: object) -> str:
-    return html.escape(str(text))
 
 
 def duration(seconds: float | None) -> str:
@@ -52,32 +51,24 @@ def percent(share: float | None) -> str:
     return NONE if share is None or not math.isfinite(share) else f"{share * 100:.1f} %"
 
 
-def tiles_html(tiles: Sequence[Tile]) -> str:
-    cells = (
-        f'<div class="tile{" warning" if tile.is_warning else ""}"><div class="name">{escape(tile.name)}</div>'
-        f'<div class="value">{escape(tile.value)}</div><div class="note">{escape(tile.note)}</div></div>'
-        for tile in tiles
-    )
-    return f'<div class="tiles">{"".join(cells)}</div>'
+def tiles_html(tiles: Sequence[Tile]) -> Markup:
+    return part("tiles", tiles)
 
 
-def table_html(columns: Sequence[str], rows: Sequence[Sequence[str]], text_columns: int = 1) -> str:
+def table_html(columns: Sequence[str], rows: Sequence[Sequence[str]], text_columns: int = 1) -> Markup:
     """A table of plain text whose first ``text_columns`` columns are flush left and the others are numbers."""
-    head = "".join(_cell("th", place < text_columns, name) for place, name in enumerate(columns))
-    lines = ("".join(_cell("td", place < text_columns, cell) for place, cell in enumerate(row)) for row in rows)
-    body = "".join(f"<tr>{line}</tr>" for line in lines)
-    return f'<div class="card table"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
+    return part("table", columns, rows, text_columns)
 
 
-def note_html(text: str, *, is_warning: bool = False) -> str:
-    return f'<p class="{"banner" if is_warning else "left-out"}">{escape(text)}</p>'
+def note_html(text: str, *, is_warning: bool = False) -> Markup:
+    return part("note", text, is_warning)
 
 
-def meaning_html(text: str) -> str:
+def meaning_html(text: str) -> Markup:
     """What the figures that follow are."""
-    return f'<p class="meaning">{escape(text)}</p>'
+    return part("meaning", text)
 
 
-def _cell(tag: str, is_text: bool, content: str) -> str:
-    side = "" if is_text else ' class="number"'
-    return f"<{tag}{side}>{escape(content)}</{tag}>"
+def folded_html(title: str, text: str, *, is_open: bool = False) -> Markup:
+    """Long text as it is, behind its title."""
+    return part("folded", title, text, is_open)

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from aicb import get_gpu
 from aicb.measurements.gpu import MEASURED_GPU
+from aicb.measurements.power import power_law
 from simccl.planning.calibration import shipped_calibration
 from vidur_pd.cluster.placement import partition_of
-from vidur_pd.config import PoolConfig, SloConfig
+from vidur_pd.config import PoolConfig, SloConfig, hourly_price
 from vidur_pd.execution.coupling.plan import Treatment
 from vidur_pd.metrics.communication import communication_sources
-from vidur_pd.metrics.energy import PoolActivity, energy_estimate
+from vidur_pd.metrics.costs import PoolPrice, cost_summary, prompts_share
+from vidur_pd.metrics.energy import PoolActivity, Surroundings, energy_estimate
+from vidur_pd.metrics.fabric import fabric_summary
 from vidur_pd.metrics.faults import fault_summary
 from vidur_pd.metrics.iterations import IterationLog
 from vidur_pd.metrics.quantities import PS_PER_S, distribution, to_seconds
@@ -25,8 +28,11 @@ from vidur_pd.metrics.requests import NEVER, seconds
 from vidur_pd.metrics.slo import judge
 from vidur_pd.metrics.sources import PoolTime, Source, TimeSources, time_sources
 from vidur_pd.metrics.summary import (
+    CostSummary,
     Effort,
+    EnergySummary,
     EstimatedOperator,
+    FabricSummary,
     Histogram,
     LinkSummary,
     MeasurementSummary,
@@ -43,14 +49,18 @@ from vidur_pd.metrics.summary import (
 )
 from vidur_pd.metrics.tally import RequestTally
 from vidur_pd.metrics.under_load import under_load
-from vidur_pd.metrics.utilisation import Activity, RankWork
+from vidur_pd.metrics.utilisation import Activity, RankWork, Work
 from vidur_pd.metrics.verdict.verdict import verdict_of
 from vidur_pd.workload import Workload
 from vidur_pd.workload.request import RequestStatus
 
+T = TypeVar("T")
+
 if TYPE_CHECKING:
     from vidur_pd.simulation.state import SimulationState
 
+Pair = tuple[T, T]
+"""Of iterations with prompts, and of those of decodes alone."""
 ITL_HISTOGRAM_BINS = 60
 MOST_REASONS = 20
 """Of requests not served, in the summary."""
@@ -66,6 +76,7 @@ class Account:
         self._instances, self._pricers = state.instances, state.iteration_pricers
         self._traffic = state.traffic
         self._log = log
+        self._known: dict[str, tuple[Pair[Activity], Pair[Work]]] = {}
 
     def summary(
         self,
@@ -89,6 +100,7 @@ class Account:
         met = int(np.count_nonzero(tally.is_served(slo)))
         tpot_ps, (gap_s, gap_count) = tally.tpot_ps, log.gaps()
         sources = self._sources()
+        energy = self._energy(tally, makespan_s)
         summary = Summary(
             requests=len(tally),
             completed=completed,
@@ -123,7 +135,8 @@ class Account:
             attribution_s=tally.mean_parts_s(),
             ttft_attribution_s=tally.mean_ttft_parts_s(),
             links=tuple(links),
-            energy=energy_estimate(self._activities(), makespan_s, tally.output_tokens),
+            energy=energy,
+            cost=self._cost(energy, tally, makespan_s),
             classes=class_summaries(tally, slo),
             rebalancing=rebalancing,
             faults=fault_summary(self._plan.faults, recovered, transfers_retried, tally, slo),
@@ -147,8 +160,18 @@ class Account:
             coupling=self._plan.coupling.in_force,
             topology=self._config.cluster.topology.model_dump(mode="json", exclude_none=True),
             gpus=self._plan.topology.gpus,
+            fabric=self._fabric(),
             measured=None if self._traffic is None else MeasurementSummary(**asdict(self._traffic.totals())),
         )
+
+    def _fabric(self) -> FabricSummary | None:
+        if not self._config.output.links:
+            return None
+        prefill, decode = (
+            [gpu for place in self._plan.placements if self._plan.role_of(place) == role for gpu in place.gpus]
+            for role in ("prefill", "decode")
+        )
+        return fabric_summary(self._plan.topology, prefill, decode)
 
     def _estimated_operators(self) -> tuple[EstimatedOperator, ...]:
         """Operators priced by flagged estimates at least once, by pool."""
@@ -198,16 +221,55 @@ class Account:
             return Source.FORMULA
         return Source.MEASURED_HERE if own.gpu.interconnect == MEASURED_GPU else Source.MEASURED_ELSEWHERE
 
-    def _activities(self) -> list[PoolActivity]:
-        """What the GPUs of each pool did."""
-        return [self._activity(pool) for pool in self._config.cluster.pools]
+    def _energy(self, tally: RequestTally, makespan_s: float) -> EnergySummary | None:
+        pools = [self._activity(pool) for pool in self._config.cluster.pools]
+        around = Surroundings.of(self._plan.topology)
+        return energy_estimate(pools, around, self._config.power, makespan_s, tally.output_tokens)
+
+    def _cost(self, energy: EnergySummary | None, tally: RequestTally, makespan_s: float) -> CostSummary | None:
+        prices = self._config.prices
+        if prices is None:
+            return None
+        pools = [
+            PoolPrice(
+                pool.name,
+                hourly_price(prices.gpu_hour, self._config.hardware_of(pool)) * pool.instances * pool.gpus_per_instance,
+                prompts_share(pool.role, self._prompts_share(pool)),
+            )
+            for pool in self._config.cluster.pools
+        ]
+        return cost_summary(prices, pools, energy, makespan_s, tally.input_tokens, tally.output_tokens)
 
     def _activity(self, pool: PoolConfig) -> PoolActivity:
-        # A stage computes while its own iteration is in it, so each GPU works a share 1 / pp of what is booked.
-        computing_s = float(self._log.computing_ps[self._indices(pool)].sum()) / PS_PER_S
-        computing_gpu_s = computing_s * pool.gpus_per_instance / pool.pp
-        gpus = pool.instances * pool.gpus_per_instance
-        return PoolActivity(pool.name, self._plan.pools[pool.name].gpu.name, gpus, computing_gpu_s)
+        """What the GPUs of a pool did."""
+        indices, gpu = self._indices(pool), self._plan.pools[pool.name].gpu
+        busy_s = float(self._log.busy_ps[indices].sum()) / PS_PER_S
+        computing_s = float(self._log.computing_ps[indices].sum()) / PS_PER_S
+        computes = _ratio(computing_s, busy_s) or 0.0
+        (prompts, decodes), work = self._worked(pool)
+        return PoolActivity(
+            name=pool.name,
+            gpu=gpu.name,
+            law=power_law(gpu),
+            gpus=pool.instances * pool.gpus_per_instance,
+            gpus_per_stage=pool.tp * pool.dp,
+            computing_s=(prompts.busy_s * computes, decodes.busy_s * computes),
+            communicating_s=busy_s - computing_s,
+            work=work,
+        )
+
+    def _worked(self, pool: PoolConfig) -> tuple[Pair[Activity], Pair[Work]]:
+        """Its iterations with prompts, and those of decodes alone, and what they ask of a GPU."""
+        if pool.name not in self._known:
+            own = self._plan.pools[pool.name]
+            rank = RankWork(self._plan.model, partition_of(pool), own.precision, own.gpu)
+            prompts, decodes = (Activity.of(columns, self._indices(pool)) for columns in self._log.activity)
+            self._known[pool.name] = ((prompts, decodes), (rank.of(prompts), rank.of(decodes)))
+        return self._known[pool.name]
+
+    def _prompts_share(self, pool: PoolConfig) -> float | None:
+        (prompts, decodes), _ = self._worked(pool)
+        return _ratio(prompts.busy_s, prompts.busy_s + decodes.busy_s)
 
     def _indices(self, pool: PoolConfig) -> list[int]:
         return [instance.index for instance in self._instances if instance.placement.pool == pool.name]
@@ -221,9 +283,7 @@ class Account:
         mean, peak = self._log.kv_share(indices, makespan_s)
         own = self._plan.pools[pool.name]
         gpu, max_seqs = own.gpu, own.engine.max_seqs
-        kinds = [Activity.of(columns, indices) for columns in self._log.activity]
-        rank = RankWork(self._plan.model, partition_of(pool), own.precision, gpu)
-        work = [rank.of(activity) for activity in kinds]
+        kinds, work = self._worked(pool)
         ranks = pool.dp * sum(activity.iterations for activity in kinds)
         slots_s = makespan_s * pool.instances * pool.dp * max_seqs
         total_s = float(busy_s.sum())
@@ -240,6 +300,7 @@ class Account:
             pp=pool.pp,
             gpus=pool.instances * pool.gpus_per_instance,
             kv_blocks_per_rank=self._instances[indices[0]].ranks[0].state.usable_blocks,
+            prefix_caching=own.engine.prefix_caching,
             busy_share=_ratio(total_s, stages_s * pool.instances),
             busy_share_max=_ratio(float(busy_s.max()), stages_s),
             busy_under_load=_ratio(loaded_s, arriving_s * pool.pp * pool.instances),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
@@ -39,11 +40,12 @@ def simulate(
     Raises:
         InputError: with file, field, what was found and what was expected, before simulated time starts.
     """
-    return prepare(config, workload, settings=settings).run(progress)
+    with closing(prepare(config, workload, settings=settings)) as simulation:
+        return simulation.run(progress)
 
 
 def prepare(config: Configuration, workload: Workload | None = None, *, settings: Sequence[str] = ()) -> Simulation:
-    """A simulation up to simulated time; see `simulate`."""
+    """A simulation up to simulated time; see `simulate`. Close it before the next, where the backend is ns3."""
     parsed, folder, where = _parsed(config, settings)
     if workload is None:
         workload = load_workload(parsed.workload, base_dir=folder, rng=lambda name: generator(parsed.seed, name))

@@ -11,7 +11,7 @@ from netsim import Topology
 from netsim.units import PS_PER_MS, PS_PER_US
 from vidur_pd.cluster.placement import Placement, build_cluster, with_nvlink_of
 from vidur_pd.cluster.routing.router import routing_class, routing_options
-from vidur_pd.config import Role, SimulationConfig
+from vidur_pd.config import Role, SimulationConfig, hourly_price
 from vidur_pd.execution.coupling.plan import CouplingPlan, plan_coupling
 from vidur_pd.faults.plan import Fault, plan_faults
 from vidur_pd.kv_transfer.modes.registry import mode_class
@@ -106,6 +106,7 @@ def plan_simulation(
     config = _with_routing_options(with_policy_options(config, pools))
     _check_splitwise(config)
     _check_nics(config, cluster.topology)
+    _check_prices(config)
     if config.routing.disaggregate is not None and not config.is_disaggregated:
         raise InputError("routing.disaggregate: found without pools of the roles prefill and decode, expected them")
     return SimulationPlan(
@@ -168,6 +169,14 @@ def _check_nics(config: SimulationConfig, topology: Topology) -> None:
         raise InputError(
             f"kv_transfer.connector.nics: found {nics}, expected at most {most}, one for each GPU of a node"
         )
+
+
+def _check_prices(config: SimulationConfig) -> None:
+    """A price list has all GPUs."""
+    if config.prices is None:
+        return
+    for pool in config.cluster.pools:
+        hourly_price(config.prices.gpu_hour, config.hardware_of(pool))
 
 
 def _check_splitwise(config: SimulationConfig) -> None:

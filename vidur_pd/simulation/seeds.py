@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import replace
 
 from vidur_pd.metrics.result import Result
@@ -22,5 +23,6 @@ def with_seeds(
     summaries = [first.summary]
     for seed in numbers[1:]:
         others = [*settings, f"seed={seed}", "output.iterations=false", "output.batches=false", "output.flows=false"]
-        summaries.append(prepare(config, settings=others).run(progress).summary)
+        with closing(prepare(config, settings=others)) as simulation:
+            summaries.append(simulation.run(progress).summary)
     return replace(first, summary=replace(first.summary, seeds=seeds_summary(numbers, summaries)))

@@ -7,6 +7,7 @@ import resource
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from typing import Final
 
 from netsim import LogsLinks
@@ -54,6 +55,7 @@ class Simulation:
     """One run of a plan over a workload."""
 
     def __init__(self, state: SimulationState, workload: Workload) -> None:
+        self._began = datetime.now(UTC)
         self._started_wall_s, self._started_cpu_s = time.perf_counter(), time.process_time()
         self._state, self._plan, self._source = state, state.plan, RequestSource(workload)
         config = self.config
@@ -116,6 +118,11 @@ class Simulation:
     def config(self) -> SimulationConfig:
         """What is simulated, with everything that was left open filled in."""
         return self._plan.config
+
+    def close(self) -> None:
+        """Frees the network, of which some backends have one per process; results stay as they are."""
+        self._loop.advance_with(None)
+        self._network.close()
 
     def run(self, progress: Progress | None = None, stream: Stream | None = None) -> Result:
         """Runs until every request has completed, has failed or was refused; ``stream`` takes their rows meanwhile.
@@ -185,6 +192,7 @@ class Simulation:
         from vidur_pd import __version__
 
         return Effort(
+            began_at=self._began.strftime("%Y-%m-%dT%H:%M:%SZ"),
             wall_s=time.perf_counter() - self._started_wall_s,
             cpu_s=time.process_time() - self._started_cpu_s,
             peak_rss_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from decimal import Decimal, InvalidOperation
 from typing import get_args
@@ -31,7 +31,7 @@ from boundary.csv_text import csv_rows
 from boundary.errors import InputError
 from boundary.json_text import parse_json
 from boundary.quoting import quoted
-from vidur_pd.config.workload import TraceFormat
+from vidur_pd.config.workload import TimeUnit, TraceFormat
 
 MOONCAKE_BLOCK_TOKENS = 512
 """Tokens per hash id of the Mooncake traces (kvcache-ai/Mooncake, FAST'25 release, README of the traces)."""
@@ -51,6 +51,11 @@ def seconds_to_ps(value: str | int | Decimal) -> int:
 def milliseconds_to_ps(value: str | int | Decimal) -> int:
     """Exact picoseconds of a decimal number of milliseconds, rounded to the nearest. Raises ``ValueError``."""
     return _scaled(value, 10**9)
+
+
+def microseconds_to_ps(value: str | int | Decimal) -> int:
+    """Exact picoseconds of a decimal number of microseconds, rounded to the nearest. Raises ``ValueError``."""
+    return _scaled(value, 10**6)
 
 
 def date_time_to_ps(value: str | int | Decimal) -> int:
@@ -147,6 +152,19 @@ LAYOUTS: dict[TraceFormat, Layout] = {
     "bench": Layout("start_times", "input_lens", "output_lens", is_absolute=True, is_json=True, has_failed_calls=True),
 }
 assert set(LAYOUTS) == set(get_args(TraceFormat))
+TIMES: dict[TimeUnit, tuple[Callable[[str | int | Decimal], int], str]] = {
+    "s": (seconds_to_ps, "a number of seconds"),
+    "ms": (milliseconds_to_ps, "a number of milliseconds"),
+    "us": (microseconds_to_ps, "a number of microseconds"),
+    "date_time": (date_time_to_ps, "YYYY-MM-DD hh:mm:ss.fraction"),
+}
+"""How a time is read, and what a valid one looks like, by its unit."""
+
+
+def own_layout(unit: TimeUnit) -> Layout:
+    """Of a CSV file whose columns have names of their own: it begins at zero."""
+    time_to_ps, text = TIMES[unit]
+    return replace(LAYOUTS["csv"], time_to_ps=time_to_ps, time_text=text, is_absolute=True)
 
 
 def csv_columns(header: str) -> list[str]:

@@ -14,7 +14,7 @@ from vidur_pd.config.rates import FileRate
 from vidur_pd.config.workload import MixWorkload, ServeGenWorkload, SyntheticWorkload, TraceWorkload, WorkloadConfig
 from vidur_pd.workload.arrivals import clients_pacing, sample_arrivals
 from vidur_pd.workload.classes import classified, draw_classes, draw_lengths
-from vidur_pd.workload.prefixes import sample_conversations
+from vidur_pd.workload.prefixes import sample_conversations, with_shared_prefix
 from vidur_pd.workload.reading import TraceSelection, read_trace
 from vidur_pd.workload.servegen import client_files, draw_servegen
 from vidur_pd.workload.sessions import draw_sessions, follow_trace
@@ -127,6 +127,8 @@ def _replay(config: TraceWorkload, base_dir: Path, rng: Streams) -> Workload:
         workload = time_scaled(workload, config.time_scale)
     if (config.prefill_scale, config.decode_scale) != (1, 1):
         workload = length_scaled(workload, config.prefill_scale, config.decode_scale)
+    if config.shared_prefix_tokens:
+        workload = with_shared_prefix(workload, config.shared_prefix_tokens)
     if config.max_tokens is not None:
         workload = trimmed(workload, config.max_tokens, config.trim)
     if config.sessions is not None:
@@ -148,4 +150,6 @@ def _selection(config: TraceWorkload) -> TraceSelection:
         limit=config.requests if config.requests is not None else config.limit,
         skip_zero_output=config.skip_zero_output,
         hash_block_tokens=config.hash_block_tokens,
+        columns=config.columns,
+        time_unit=config.time_unit,
     )

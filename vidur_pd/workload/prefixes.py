@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import count
 
 import numpy as np
@@ -29,7 +29,7 @@ from boundary.errors import InputError
 from vidur_pd.config.sessions import SharedPrefixes, SystemPrompts
 from vidur_pd.workload.arrivals import to_ps
 from vidur_pd.workload.lengths import sample_lognormal, zipf_ranks
-from vidur_pd.workload.workload import MAX_TOKENS, BlockHashes
+from vidur_pd.workload.workload import MAX_TOKENS, BlockHashes, Workload
 
 Tokens = NDArray[np.int64]
 MOST_BLOCKS = 2**25
@@ -155,3 +155,29 @@ def csr(ids: list[list[int]]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     offsets = np.concatenate(([0], np.cumsum([len(row) for row in ids]))).astype(np.int64)
     flat = np.fromiter((block for row in ids for block in row), dtype=np.int64, count=int(offsets[-1]))
     return offsets, flat
+
+
+PREFIX_BLOCK_TOKENS = 16
+"""Of the ids of a prefix that all prompts share: vLLM's blocks."""
+
+
+def with_shared_prefix(workload: Workload, tokens: int) -> Workload:
+    """The workload with so many tokens before every prompt, the same for all; what follows is nobody else's.
+
+    Raises: InputError where the prompts name prefixes of their own, or become too long.
+    """
+    if workload.block_hashes is not None:
+        raise InputError(
+            f"{workload.name}: shared_prefix_tokens: found {tokens} with prompts that name prefixes, expected 0"
+        )
+    prompts = workload.prefill_tokens + tokens
+    if prompts.max() > MAX_TOKENS:
+        raise InputError(f"{workload.name}: shared_prefix_tokens: found {tokens}, expected prompts up to {MAX_TOKENS}")
+    blocks = -(-prompts // PREFIX_BLOCK_TOKENS)
+    shared = tokens // PREFIX_BLOCK_TOKENS
+    offsets = np.concatenate([[0], np.cumsum(blocks)]).astype(np.int64)
+    place = np.arange(offsets[-1]) - np.repeat(offsets[:-1], blocks)
+    ids = np.where(place < shared, place, shared + np.arange(offsets[-1]))
+    hashes = BlockHashes(offsets, ids, PREFIX_BLOCK_TOKENS)
+    source = f"{workload.source}, {tokens} tokens before every prompt"
+    return replace(workload, prefill_tokens=prompts, block_hashes=hashes, source=source)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gzip
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from pathlib import Path
@@ -17,10 +17,10 @@ from boundary.errors import InputError
 from boundary.json_text import json_decoder, parse_json
 from boundary.quoting import quoted
 from boundary.text_files import GZIP_MAGIC, check_readable, unreadable
-from vidur_pd.config.workload import TraceFormat
+from vidur_pd.config.workload import TimeUnit, TraceColumn, TraceFormat
 from vidur_pd.workload.bench_results import bench_rows
 from vidur_pd.workload.checking import RowChecker
-from vidur_pd.workload.formats import LAYOUTS, Layout, detect_format
+from vidur_pd.workload.formats import LAYOUTS, Layout, detect_format, own_layout
 from vidur_pd.workload.labels import LabelCollector
 from vidur_pd.workload.turns import TurnCollector
 from vidur_pd.workload.workload import MAX_ARRIVAL_S, PS_PER_S, BlockHashes, Workload
@@ -38,6 +38,10 @@ class TraceSelection:
     """Leaves out rows without output instead of refusing them."""
     hash_block_tokens: int | None = None
     """Tokens per hash id, where they differ from what the format says."""
+    columns: Mapping[TraceColumn, str] | None = None
+    """Columns of a CSV file of one's own, by their names in format ``csv``."""
+    time_unit: TimeUnit = "s"
+    """Of its arrivals."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,15 +72,15 @@ def read_trace(
             first_line = file.readline()
             if not first_line.strip():
                 raise InputError(f"{path}: line 1: found nothing, expected a header or a JSON object")
-            name = detect_format(path, first_line) if trace_format == "auto" else trace_format
+            name, layout = _layout(path, first_line, trace_format, selection)
             file.seek(0)
-            layout = LAYOUTS[name]
             if name == "bench":
                 bench = bench_rows(file.read(), path)
                 layout = layout if bench and bench[0].arrival is not None else replace(layout, arrival=None)
                 rows: Iterable[_Row] = (_Row(1, *row) for row in bench)
             else:
-                rows = _json_rows(file, path, layout) if layout.is_json else _csv_rows(file, path, layout)
+                own = selection.columns or {}
+                rows = _json_rows(file, path, layout) if layout.is_json else _csv_rows(file, path, layout, own)
             checker = RowChecker(path, layout)
             workload = _collect(rows, checker, selection)
     except UnicodeDecodeError:
@@ -86,6 +90,15 @@ def read_trace(
     except OSError as error:
         raise unreadable(path, "a request trace", error) from None
     return Trace(workload, name, layout.arrival is not None)
+
+
+def _layout(
+    path: Path, first_line: str, trace_format: Literal["auto"] | TraceFormat, selection: TraceSelection
+) -> tuple[TraceFormat, Layout]:
+    if selection.columns is not None:
+        return "csv", own_layout(selection.time_unit)
+    name = detect_format(path, first_line) if trace_format == "auto" else trace_format
+    return name, LAYOUTS[name]
 
 
 def _open_text(path: Path) -> IO[str]:
@@ -117,9 +130,12 @@ class _Row(NamedTuple):
     asked: object = None
 
 
-def _csv_rows(file: Iterable[str], path: Path, layout: Layout) -> Iterator[_Row]:
+def _csv_rows(
+    file: Iterable[str], path: Path, layout: Layout, own_columns: Mapping[TraceColumn, str]
+) -> Iterator[_Row]:
     rows = csv_rows(file, f"{path}:")
     _, header = next(rows)
+    header = _renamed(header, own_columns, path)
     named = (layout.arrival, layout.prefill, layout.decode)
     columns = column_places(header, f"{path}: line 1", [column for column in named if column is not None])
     optional = (
@@ -133,6 +149,19 @@ def _csv_rows(file: Iterable[str], path: Path, layout: Layout) -> Iterator[_Row]
         check_width(cells, header, f"{path}: line {line}")
         row: list[str | None] = [*cells, None]
         yield _Row(line, *(row[place] for place in places))
+
+
+def _renamed(header: list[str], own_columns: Mapping[TraceColumn, str], path: Path) -> list[str]:
+    """The header with the names of the format; columns of the same name that stand for nothing lose it."""
+    names = [name.strip() for name in header]
+    for ours, theirs in own_columns.items():
+        if theirs not in names:
+            raise InputError(
+                f"{path}: line 1: found no column {quoted(theirs)}, expected it for columns.{ours}, "
+                f"or one of {', '.join(map(quoted, names))}"
+            )
+    ours_of = {theirs: ours for ours, theirs in own_columns.items()}
+    return [ours_of.get(name, "" if name in own_columns else name) for name in names] if own_columns else header
 
 
 def _json_rows(file: Iterable[str], path: Path, layout: Layout) -> Iterator[_Row]:

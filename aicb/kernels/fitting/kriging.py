@@ -51,13 +51,12 @@ class Kriging:
         mean = float(residuals.mean())
         centred = residuals - mean
         self._variance = max(float(centred @ centred) / len(centred), 1e-6)
-        self._coordinates = coordinates
         self._weights: Floats = np.linalg.solve(self._covariance(), centred).astype(np.float64)
         self.core = _core.Kriging(self._correlation, self._weights, mean)
 
     def _covariance(self) -> Floats:
         """[points, points] made when it is needed: a simulation has dozens of systems of some megabytes."""
-        covariance = self._correlation.with_places(self._coordinates)
+        covariance = self._correlation.among_points()
         covariance[np.diag_indices_from(covariance)] += self._scales.noise
         return covariance
 

@@ -243,7 +243,7 @@ class FabricCarrier : public PacketCarrier {
     }
     // Nothing is carried beyond it unlogged: `run` stops there while something is under way.
     TimePs log_window_end_ps() const {
-        return link_log_ && fabric_.is_busy() ? link_log_->window_end_ps(logged_ps_) : kNever;
+        return link_log_ && fabric_.is_busy() ? link_log_->burst_end_ps(logged_ps_) : kNever;
     }
     // Where nothing happens any more, as under a storm of pauses, windows are not looked at one by one.
     void pass_quiet_windows(TimePs until_ps) {

@@ -38,6 +38,14 @@ def test_kriging_returns_to_the_mean_and_doubts_itself_far_from_points():
     assert model.error(np.array([[1000.0]]))[0] > 3 * model.error(np.array([[0.5]]))[0]
 
 
+def test_correlations_among_points_are_those_with_each_of_them_to_the_bit():
+    points = np.random.default_rng(5).uniform(0, 9, (40, 3))
+    for own_share in (0.0, 0.3):
+        scales = Scales((1.5, 2.0, 1.0), (0.3, 0.4, 0.2), own_share, 0.1)
+        correlation = Kriging(points, np.arange(40.0), scales)._correlation
+        assert (correlation.among_points() == correlation.with_places(points)).all()
+
+
 def test_leave_one_out_residuals_are_those_of_leaving_points_out():
     rng = np.random.default_rng(3)
     points, residuals = rng.uniform(0, 5, (30, 2)), rng.normal(0, 0.1, 30)

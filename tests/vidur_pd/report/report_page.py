@@ -93,7 +93,7 @@ class Page(HTMLParser):
             return
         tag, attributes = self._open[-1]
         if tag == "script":
-            if attributes.get("type") == "application/json":
+            if attributes.get("id", "").startswith("data-"):
                 self.charts[attributes["id"].removeprefix("data-")] = json.loads(data)
             return
         if tag == "style":

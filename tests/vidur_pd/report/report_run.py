@@ -393,7 +393,8 @@ def _link_table(cluster: _Cluster) -> pd.DataFrame:
     names = ["link", "src", "dst", "kind", "capacity_bps", "traffic", "window_start_s", "window_end_s", "carried_bytes"]
     table = pd.DataFrame(rows, columns=names)
     seconds = table["window_end_s"] - table["window_start_s"]
-    return table.assign(measure="use", capacity_bytes=table["capacity_bps"] / 8 * seconds)
+    possible = table["capacity_bps"] / 8 * seconds
+    return table.assign(measure="use", capacity_bytes=possible, burst_use=table["carried_bytes"] / possible)
 
 
 def _config(shape: Shape) -> dict[str, object]:

@@ -33,7 +33,7 @@ def test_the_page_overlays_every_run_in_one_colour_each(page: Page) -> None:
     for chart in ("cdf-ttft", "cdf-tpot", "cdf-itl", "cdf-e2e", "output-rate"):
         traces = page.charts[chart]["data"]
         assert [trace["name"] for trace in traces] == ["two-decode", "four-decode"]
-        assert [trace["line"]["color"] for trace in traces] == ["#1f6fb4", "#d9730d"]
+        assert [trace["line"]["color"] for trace in traces] == ["#2b7cc4", "#d9730d"]
     assert set(page.charts) == {
         "cdf-ttft",
         "cdf-tpot",

@@ -155,7 +155,7 @@ def links_of(rows: list[tuple[str, str, float, float, float]]) -> pd.DataFrame:
     names = ["link", "traffic", "window_start_s", "window_end_s", "carried_bytes"]
     table = pd.DataFrame(rows, columns=names).assign(src="a", dst="b", kind="nic", capacity_bps=8e9)
     seconds = table["window_end_s"] - table["window_start_s"]
-    table = table.assign(measure="use", capacity_bytes=10**9 * seconds)
+    table = table.assign(measure="use", capacity_bytes=10**9 * seconds, burst_use=np.nan)
     return table.astype(dict.fromkeys(("link", "src", "dst", "kind", "traffic", "measure"), "category"))
 
 

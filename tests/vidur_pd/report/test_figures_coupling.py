@@ -12,9 +12,11 @@ import pytest
 from tests.vidur_pd.report.report_page import unpack
 from tests.vidur_pd.report.report_run import write_run
 from vidur_pd.metrics.attribution import PARTS
+from vidur_pd.report import comparison_table, write_report
 from vidur_pd.report.figures_coupling import (
     PART_COLOURS,
     attribution_chart,
+    cost_text,
     energy_text,
     link_heat_map,
     sources_table,
@@ -28,7 +30,7 @@ def links_of(rows: list[tuple[str, str, str, float, float, float]]) -> pd.DataFr
     table = pd.DataFrame(rows, columns=names).assign(capacity_bps=8e9)
     table = table.assign(src=table["link"], dst="b")
     seconds = table["window_end_s"] - table["window_start_s"]
-    table = table.assign(measure="use", capacity_bytes=10**9 * seconds)
+    table = table.assign(measure="use", capacity_bytes=10**9 * seconds, burst_use=np.nan)
     return table.astype(dict.fromkeys(("link", "src", "dst", "kind", "traffic", "measure"), "category"))
 
 
@@ -89,3 +91,21 @@ def test_results_that_record_neither_show_neither(tmp_path: Path) -> None:
     assert attribution_chart(summary) is None
     assert sources_table(summary) == ""
     assert energy_text(summary) is None
+
+
+def test_cost_is_told_on_the_page_and_compared(tmp_path: Path) -> None:
+    """A run with a price list, and one without: only what is known has a row and a tile."""
+    folder = write_run(tmp_path / "priced")
+    tree = json.loads((folder / "summary.json").read_text())
+    cost = {"currency": "EUR", "per_hour": 168.0, "per_million_input_tokens": 0.5, "per_million_output_tokens": 12.25}
+    (folder / "summary.json").write_text(json.dumps(tree | {"cost": cost | {"as_of": "2026-11"}}))
+    told = cost_text(read_run(folder).summary)
+    assert told == (
+        "EUR 168 per hour; EUR 0.500 per million input tokens; EUR 12.2 per million output tokens (prices of 2026-11)"
+    )
+    text = write_report(folder).read_text(encoding="utf-8")
+    assert '<div class="value">EUR 12.2</div>' in text
+    bare = write_run(tmp_path / "bare")
+    rows = {row["metric"]: row["texts"] for row in comparison_table([folder, bare])}
+    assert rows["Cost per million output tokens"] == {"priced": "12.2", "bare": "–"}
+    assert "Cost per hour" not in {row["metric"] for row in comparison_table([bare])}

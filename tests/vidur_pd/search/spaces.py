@@ -48,8 +48,16 @@ class Arithmetic:
         pass
 
 
-def screened(found: Space, gpus: Callable[[Point], int], promise: Callable[[Point], Promise]) -> Screening:
+def screened(
+    found: Space,
+    gpus: Callable[[Point], int],
+    promise: Callable[[Point], Promise],
+    price: Callable[[Point], float | None] = lambda _: None,
+    output_tokens: float = 0.0,
+) -> Screening:
     """All points are candidates."""
-    candidates = [Candidate(point, gpus(point), None, promise(point)) for point in found.points()]
+    candidates = [
+        Candidate(point, gpus(point), price(point), promise(point), output_tokens) for point in found.points()
+    ]
     ranked = sorted(candidates, key=lambda each: (each.rank(found.file.objective), each.point))
     return Screening(tuple(ranked), ())

@@ -23,6 +23,9 @@ from vidur_pd.search.study import Study
 CHOICES = {"a": [1, 2, 3, 4, 5, 6], "b": [1, 2, 3, 4], "c": [0, 1, 2]}
 
 
+TOKENS = 20.0
+
+
 def made_up(**fields: object) -> Space:
     """Its fields are those of no configuration: nobody parses them here."""
     choices = {f"engine.policy_options.{name}": values for name, values in CHOICES.items()}
@@ -31,6 +34,11 @@ def made_up(**fields: object) -> Space:
 
 def gpus(point: Point) -> int:
     return (point[0] + 1) * (point[1] + 1)
+
+
+def price(point: Point) -> float:
+    """Of the second kind of GPU three times that of the first."""
+    return gpus(point) * (1.0 + 2.0 * point[2])
 
 
 def ceiling(point: Point) -> float:
@@ -44,7 +52,15 @@ def outcome(seed: int, load: float) -> Callable[[Point, int], Outcome]:
     def found(point: Point, fidelity: int) -> Outcome:
         rate = ceiling(point) * kept[point] * (1.05 if fidelity == 0 else 1.0)
         margin = rate / load - 1
-        return Outcome(is_met=margin >= 0, margin=margin, gpus=gpus(point), rate_per_s=rate, e2e_mean_s=100 / rate)
+        return Outcome(
+            is_met=margin >= 0,
+            margin=margin,
+            gpus=gpus(point),
+            cost_per_hour=price(point),
+            rate_per_s=rate,
+            output_tokens_mean=TOKENS,
+            e2e_mean_s=100 / rate,
+        )
 
     return found
 
@@ -55,7 +71,7 @@ def promise(point: Point) -> Promise:
 
 def searched(found: Space, folder: Path, seed: int = 0, load: float = 60.0) -> tuple[SearchResult, Arithmetic]:
     workers = Arithmetic(outcome(seed, load))
-    screening = screened(found, gpus, promise)
+    screening = screened(found, gpus, promise, price, TOKENS)
     with Study(folder / "study.sqlite", found.digest) as study:
         return Search(found, screening, study, workers).run(), workers
 
@@ -63,15 +79,14 @@ def searched(found: Space, folder: Path, seed: int = 0, load: float = 60.0) -> t
 @settings(deadline=None, max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     st.integers(0, 10_000),
-    st.sampled_from([each for each in Objective if each is not Objective.MIN_COST]),
+    st.sampled_from(Objective),
     st.floats(5, 120),
 )
 def test_by_promise_the_best_of_all_points_is_found_without_running_most(
     tmp_path_factory: pytest.TempPathFactory, seed: int, objective: Objective, load: float
 ) -> None:
-    """Oracle: every point at full fidelity. Promises are upper bounds, so that nothing better is left out. Prices are
-    GPUs with a factor."""
-    found = made_up(objective=str(objective), fidelities=[{"requests": 10}, {}])
+    """Oracle: every point at full fidelity. Promises are upper bounds, so that nothing better is left out."""
+    found = made_up(objective=str(objective), fidelities=[{"requests": 10}, {}], prices={"h200": 1.0})
     result, workers = searched(found, tmp_path_factory.mktemp("study"), seed, load)
     of = outcome(seed, load)
     everything = [of(point, 1) for point in found.points()]
@@ -111,7 +126,7 @@ def test_a_search_that_was_killed_goes_on_as_if_it_had_not_been(tmp_path: Path) 
     found = made_up(sampler="tpe", evaluations=30, objective="min_latency", fidelities=[{"requests": 10}, {}])
     (tmp_path / "whole").mkdir()
     whole, undisturbed = searched(found, tmp_path / "whole")
-    screening = screened(found, gpus, promise)
+    screening = screened(found, gpus, promise, price, TOKENS)
     ran: list[tuple[Point, int]] = []
     for tasks in (3, 4):
         workers = Dying(tasks)
@@ -158,7 +173,7 @@ def test_a_cheap_run_that_misleads_is_put_right(tmp_path: Path) -> None:
         return Outcome(is_met=margin >= 0, margin=margin, gpus=gpus(point))
 
     found = made_up(objective="min_gpus", fidelities=[{"requests": 10}, {}])
-    screening = screened(found, gpus, promise)
+    screening = screened(found, gpus, promise, price, TOKENS)
     with Study(tmp_path / "study.sqlite", found.digest) as study:
         result = Search(found, screening, study, Arithmetic(misleading)).run()
     assert result.best is not None

@@ -10,6 +10,7 @@ assumed.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -136,7 +137,8 @@ class _Loads:
         plan = plan_of(config, loaded, self._pools)
         judge = EarlyJudge(plan.config.slo, len(loaded), CERTAIN)
         try:
-            result = Simulation(assemble(plan), loaded).run(None, judge)
+            with closing(Simulation(assemble(plan), loaded)) as simulation:
+                result = simulation.run(None, judge)
         except CertainMiss as miss:
             limited_by = f"{miss.target} is missed by {CERTAIN:g} times as many requests as may miss it"
             return Outcome(is_met=False, margin=-2.0, gpus=0, limited_by=limited_by, stopped_early=True), None

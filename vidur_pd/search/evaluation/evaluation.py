@@ -6,6 +6,7 @@ import gc
 import json
 import time
 from collections.abc import Mapping
+from contextlib import closing
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -15,7 +16,7 @@ from typing import Final
 import numpy as np
 
 from boundary.errors import Failure, InputError
-from vidur_pd.config import SimulationConfig
+from vidur_pd.config import SimulationConfig, hourly_price
 from vidur_pd.config.file import parse_config
 from vidur_pd.config.workload import WorkloadFile
 from vidur_pd.metrics.overload import waiting_trend
@@ -80,7 +81,7 @@ class Evaluator:
     def _evaluated(self, config: SimulationConfig, fidelity: Fidelity, task: Task) -> Outcome:
         workload = beginning(workload_of(config), fidelity.requests)
         plan = plan_of(config, workload, self.pools)
-        cost = cost_per_hour(config, self.space.file.prices)
+        cost = cost_per_hour(config, self.space.prices)
         if not self.space.file.objective.finds_capacity:
             return run_once(plan, workload, cost)
         tried: dict[float, Outcome] = {}
@@ -112,7 +113,8 @@ def run_once(plan: SimulationPlan, workload: Workload, cost: float | None = None
     """One simulation, which ends as soon as it is certain to miss its SLO."""
     slo = plan.config.slo
     try:
-        result = Simulation(assemble(plan), workload).run(None, EarlyJudge(slo, len(workload)))
+        with closing(Simulation(assemble(plan), workload)) as simulation:
+            result = simulation.run(None, EarlyJudge(slo, len(workload)))
     except CertainMiss as miss:
         return Outcome(
             is_met=False,
@@ -138,6 +140,7 @@ def outcome_of(result: Result, cost: float | None = None) -> Outcome:
         gpus=gpus_of(result.config),
         cost_per_hour=cost,
         rate_per_s=mean_rate(result),
+        output_tokens_mean=float(result.tally.offered_output_tokens.mean()),
         output_tokens_per_s=None if load is None else load.output_tokens_per_s,
         e2e_mean_s=summary.e2e_s.mean,
         ttft_p50_s=summary.ttft_s.p50,
@@ -167,13 +170,8 @@ def cost_per_hour(config: SimulationConfig, prices: Mapping[str, float] | None) 
     """Of all GPUs. Raises: InputError, for a GPU without a price."""
     if prices is None:
         return None
-    total = 0.0
-    for pool in config.cluster.pools:
-        gpu = config.hardware_of(pool)
-        if gpu not in prices:
-            raise InputError(f"prices: found none for {gpu}, expected the price of each GPU per hour")
-        total += prices[gpu] * pool.instances * pool.gpus_per_instance
-    return total
+    pools = config.cluster.pools
+    return sum(hourly_price(prices, config.hardware_of(p)) * p.instances * p.gpus_per_instance for p in pools)
 
 
 def workload_of(config: SimulationConfig) -> Workload:

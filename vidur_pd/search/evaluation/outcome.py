@@ -19,6 +19,8 @@ class Outcome:
     cost_per_hour: float | None = None
     rate_per_s: float = 0.0
     """Requests that arrived per second in the mean, at the capacity where that is looked for."""
+    output_tokens_mean: float = 0.0
+    """Of a request of the workload."""
     output_tokens_per_s: float | None = None
     """Under load, after the warm-up."""
     e2e_mean_s: float | None = None

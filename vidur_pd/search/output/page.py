@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
 from typing import Final
 
-from vidur_pd.report.charts import Chart, Frame, axis, bars, draw, label, rows_axis, scatter, series_colour
+from markupsafe import Markup
+
+from vidur_pd.report.charts import Chart, Frame, Trace, axis, bars, draw, label, rows_axis, scatter
+from vidur_pd.report.colours import series_colour
 from vidur_pd.report.page import Section, charts_html, page_html
-from vidur_pd.report.text import Tile, digits, duration, escape, note_html, percent, table_html, tiles_html
+from vidur_pd.report.templating import part
+from vidur_pd.report.text import Tile, count, digits, duration, folded_html, note_html, percent, table_html, tiles_html
 from vidur_pd.search.output.analysis import importance, pareto_front, tokens_per_gpu, tokens_per_user
 from vidur_pd.search.output.answer import answer, counts_of, deployment, targets_text
 from vidur_pd.search.output.launch import launch_text
@@ -35,7 +41,8 @@ def search_page(result: SearchResult) -> Iterable[str]:
         ("Sampler", f"{file.sampler}, seed {file.seed}"),
         ("Workload", _workload(result)),
     ]
-    return page_html("Search for a deployment", facts, sections)
+    about = (Path(result.space.where).stem, datetime.now(UTC).strftime("%Y-%m-%d"))
+    return page_html("Search for a deployment", facts, sections, about)
 
 
 def _workload(result: SearchResult) -> str:
@@ -45,9 +52,9 @@ def _workload(result: SearchResult) -> str:
     return ", ".join(f"{key} {value}" for key, value in workload.items() if not isinstance(value, dict))
 
 
-def _answer(result: SearchResult) -> str:
+def _answer(result: SearchResult) -> Markup:
     first, *others = answer(result).split("\n")
-    text = f"<p><strong>{escape(first)}</strong></p>" if result.best else note_html(first, is_warning=True)
+    text = part("verdict", first, "good") if result.best else note_html(first, is_warning=True)
     found = counts_of(result)
     tiles = [
         Tile("Points", f"{found.points:,}", f"{found.valid:,} valid"),
@@ -55,10 +62,10 @@ def _answer(result: SearchResult) -> str:
         Tile("Simulations", f"{sum(result.simulations.values()):,}", f"{result.cpu_s:,.0f} s of CPU time"),
         Tile("Meet the SLO", f"{len(result.ranking):,}", "at full fidelity"),
     ]
-    return text + "".join(f"<p>{escape(line)}</p>" for line in others) + tiles_html(tiles)
+    return text + part("lines", others) + tiles_html(tiles)
 
 
-def _front(result: SearchResult) -> str:
+def _front(result: SearchResult) -> Markup:
     full = [each for each in result.evaluated if len(each.outcomes) == len(result.space.file.fidelities)]
     chart = front_chart(result, full)
     return charts_html([chart]) or note_html("Left out: no point has been run in full to its end.")
@@ -91,7 +98,7 @@ def front_chart(result: SearchResult, evaluated: Sequence[Evaluated]) -> Chart |
     return draw(frame, traces, users_axis, gpus_axis, showlegend=True)
 
 
-def _points(result: SearchResult, own: Sequence[Evaluated], name: str, colour: str) -> dict[str, object]:
+def _points(result: SearchResult, own: Sequence[Evaluated], name: str, colour: str) -> Trace:
     users, gpus = [tokens_per_user(each) or 0.0 for each in own], [tokens_per_gpu(each) or 0.0 for each in own]
     return scatter(
         users,
@@ -104,7 +111,7 @@ def _points(result: SearchResult, own: Sequence[Evaluated], name: str, colour: s
     )
 
 
-def _ranking(result: SearchResult) -> str:
+def _ranking(result: SearchResult) -> Markup:
     if not result.ranking:
         return note_html("No point meets the SLO.")
     objective = result.space.file.objective
@@ -114,7 +121,7 @@ def _ranking(result: SearchResult) -> str:
         [
             deployment(result.space.config(each.candidate.point)),
             result.space.label(each.candidate.point),
-            digits(objective.value_of(each.last())),
+            _value(objective, each),
             duration(each.last().ttft_p90_s),
             duration(each.last().tpot_p90_s),
             percent(each.last().margin),
@@ -125,16 +132,22 @@ def _ranking(result: SearchResult) -> str:
     return table_html(columns, rows, text_columns=2)
 
 
+def _value(objective: Objective, each: Evaluated) -> str:
+    value = objective.value_of(each.last())
+    return count(value) if objective is Objective.MIN_GPUS else digits(value)
+
+
 def _value_name(objective: Objective) -> str:
     return {
         Objective.MIN_GPUS: "GPUs",
         Objective.MIN_COST: "Price per hour",
+        Objective.MIN_COST_PER_TOKEN: "Price per million output tokens",
         Objective.MAX_THROUGHPUT_PER_GPU: "Requests/s per GPU",
         Objective.MIN_LATENCY: "Mean E2E (s)",
     }[objective]
 
 
-def _matters(result: SearchResult) -> str:
+def _matters(result: SearchResult) -> Markup:
     shares = importance(result)
     if not shares:
         return note_html("Left out: too few points were run, or all came to the same.")
@@ -156,7 +169,7 @@ def _matters(result: SearchResult) -> str:
     return charts_html([draw(frame, [trace], axis("Share (%)", rangemode="tozero"), rows_axis())])
 
 
-def _not_tried(result: SearchResult) -> str:
+def _not_tried(result: SearchResult) -> Markup:
     left_out = result.screening.left_out[:MOST_ROWS]
     rows = [[each.status, each.reason, each.example, f"{each.requests:,}"] for each in left_out]
     if result.not_run:
@@ -177,8 +190,8 @@ def _not_tried(result: SearchResult) -> str:
     return table_html(("Kind", "Reason", "Example", "Points"), rows, text_columns=3)
 
 
-def _launch(result: SearchResult) -> str:
+def _launch(result: SearchResult) -> Markup:
     if result.best is None:
         return note_html("Nothing: no point meets the SLO.")
     text = launch_text(result.space.config(result.best.candidate.point))
-    return f'<details class="card" open><summary>launch.txt</summary><pre>{escape(text)}</pre></details>'
+    return folded_html("launch.txt", text, is_open=True)

@@ -85,6 +85,11 @@ class PromiseMaker:
         """Of the demand."""
         return self._demand.rate_per_s
 
+    @property
+    def output_tokens_mean(self) -> float:
+        """Of a request of the demand."""
+        return self._demand.output_tokens
+
     def promise(self, plan: SimulationPlan) -> Promise:
         """What the plan's deployment could do for the demand."""
         demand, slo = self._demand, plan.config.slo

@@ -11,7 +11,7 @@ from vidur_pd.metrics.reasons import Outcomes
 from vidur_pd.search.evaluation.evaluation import cost_per_hour, gpus_of, plan_of, workload_of
 from vidur_pd.search.promise.demand import demand_of
 from vidur_pd.search.promise.promise import ALLOWANCE, Promise, PromiseMaker
-from vidur_pd.search.space.objective import Objective
+from vidur_pd.search.space.objective import Objective, cost_per_million
 from vidur_pd.search.space.space import Point, Space
 from vidur_pd.simulation.pools import PoolModels
 from vidur_pd.workload import Workload
@@ -29,6 +29,8 @@ class Candidate:
     gpus: int
     cost_per_hour: float | None
     promise: Promise
+    output_tokens_mean: float = 0.0
+    """Of a request of its workload."""
 
     def rank(self, objective: Objective) -> tuple[float, ...]:
         """Order in which candidates promise most."""
@@ -37,6 +39,8 @@ class Candidate:
                 return (self.gpus, -self.promise.ceiling_per_s)
             case Objective.MIN_COST:
                 return (self.cost_per_hour or 0.0, -self.promise.ceiling_per_s)
+            case Objective.MIN_COST_PER_TOKEN:
+                return ((self.cost_per_hour or 0.0) / (self.promise.ceiling_per_s or 1e-9),)
             case Objective.MAX_THROUGHPUT_PER_GPU:
                 return (-self.promise.ceiling_per_s / self.gpus,)
             case Objective.MIN_LATENCY:
@@ -49,6 +53,9 @@ class Candidate:
                 return float(self.gpus)
             case Objective.MIN_COST:
                 return self.cost_per_hour or 0.0
+            case Objective.MIN_COST_PER_TOKEN:
+                tokens_per_s = self.promise.ceiling_per_s * ALLOWANCE * self.output_tokens_mean
+                return cost_per_million(self.cost_per_hour, tokens_per_s) or 0.0
             case Objective.MAX_THROUGHPUT_PER_GPU:
                 return self.promise.ceiling_per_s * ALLOWANCE / self.gpus
             case Objective.MIN_LATENCY:
@@ -84,7 +91,7 @@ def screen(space: Space) -> Screening:
                 continue
             workload = workload_of(config)
             plan = plan_of(config, workload, pools)
-            cost = cost_per_hour(config, space.file.prices)
+            cost = cost_per_hour(config, space.prices)
         except InputError as error:
             left_out.add(INVALID, str(error).removeprefix(f"{space.where}: "), space.label(point))
             continue
@@ -96,6 +103,6 @@ def screen(space: Space) -> Screening:
         if promise.ceiling_per_s * ALLOWANCE <= needed:
             left_out.add(LOAD, "even with full batches it could not carry the load within its SLO", space.label(point))
             continue
-        found.append(Candidate(point, gpus, cost, promise))
+        found.append(Candidate(point, gpus, cost, promise, maker.output_tokens_mean))
     ranked = sorted(found, key=lambda each: (each.rank(objective), each.point))
     return Screening(tuple(ranked), tuple(left_out.most_frequent()))

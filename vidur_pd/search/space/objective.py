@@ -18,6 +18,8 @@ class Objective(StrEnum):
     """GPUs; among equal ones the largest margin."""
     MIN_COST = "min_cost"
     """Price per hour by ``prices``; then as above."""
+    MIN_COST_PER_TOKEN = "min_cost_per_token"
+    """Price of a million output tokens, at the highest rate within the SLO: each point is brought to its capacity."""
     MAX_THROUGHPUT_PER_GPU = "max_throughput_per_gpu"
     """Highest rate within the SLO over GPUs: each point is brought to its capacity."""
     MIN_LATENCY = "min_latency"
@@ -26,13 +28,18 @@ class Objective(StrEnum):
     @property
     def finds_capacity(self) -> bool:
         """Whether a point is run at several rates."""
-        return self is Objective.MAX_THROUGHPUT_PER_GPU
+        return self in (Objective.MAX_THROUGHPUT_PER_GPU, Objective.MIN_COST_PER_TOKEN)
+
+    @property
+    def needs_prices(self) -> bool:
+        return self in (Objective.MIN_COST, Objective.MIN_COST_PER_TOKEN)
 
     @property
     def unit(self) -> str:
         return {
             Objective.MIN_GPUS: "GPUs",
             Objective.MIN_COST: "per hour",
+            Objective.MIN_COST_PER_TOKEN: "per million output tokens",
             Objective.MAX_THROUGHPUT_PER_GPU: "requests/s per GPU",
             Objective.MIN_LATENCY: "s",
         }[self]
@@ -46,6 +53,8 @@ class Objective(StrEnum):
                 return float(outcome.gpus)
             case Objective.MIN_COST:
                 return outcome.cost_per_hour
+            case Objective.MIN_COST_PER_TOKEN:
+                return cost_per_million(outcome.cost_per_hour, outcome.rate_per_s * outcome.output_tokens_mean)
             case Objective.MAX_THROUGHPUT_PER_GPU:
                 return outcome.rate_per_s / outcome.gpus
             case Objective.MIN_LATENCY:
@@ -61,4 +70,10 @@ class Objective(StrEnum):
             return MISSED * (1 + min(10.0, max(0.0, -outcome.margin)))
         if self is Objective.MAX_THROUGHPUT_PER_GPU:
             return -value
-        return value if self is Objective.MIN_LATENCY else value - 1e-3 * outcome.margin
+        exact = (Objective.MIN_LATENCY, Objective.MIN_COST_PER_TOKEN)
+        return value if self in exact else value - 1e-3 * outcome.margin
+
+
+def cost_per_million(cost_per_hour: float | None, tokens_per_s: float) -> float | None:
+    """Of a million tokens at a steady rate of them; ``None`` without a price or a token."""
+    return cost_per_hour / (tokens_per_s * 3600) * 1e6 if cost_per_hour is not None and tokens_per_s > 0 else None

@@ -13,12 +13,13 @@ from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import Field, ValidationError, model_validator
+from pydantic import Field, ValidationError
 
+from aicb import canonical_gpu
 from boundary.errors import InputError
 from boundary.fields import Count, PositiveFloat, Ratio, Section, Seed
 from boundary.yaml_text import read_yaml_mapping
-from vidur_pd.config import SimulationConfig
+from vidur_pd.config import PricesConfig, SimulationConfig
 from vidur_pd.config.file import Tree, anchor_paths, apply_override, describe, parse_config, set_field
 from vidur_pd.search.space.objective import Objective
 
@@ -61,7 +62,8 @@ class SpaceFile(Section):
     gpus_min: Count = 1
     gpus_max: Count | None = None
     prices: dict[str, PositiveFloat] | None = None
-    """Per GPU and hour, by the GPU's name; needed for ``min_cost``."""
+    """Per GPU and hour, by the GPU's name; left out: those of the configuration (``prices.gpu_hour``). An objective of
+    cost needs one of both."""
     fidelities: Annotated[tuple[Fidelity, ...], Field(min_length=1, max_length=5)] = (CHEAP, MIDDLE, FULL)
     """From cheap to dear: who fails by more than ``slack`` goes no further. The last one decides."""
     slack: Annotated[Ratio, Field(le=10)] = 0.25
@@ -74,12 +76,6 @@ class SpaceFile(Section):
     """Points proposed at a time, whatever the number of processes, so that these change nothing."""
     seed: Seed = 0
     """Of the sampler."""
-
-    @model_validator(mode="after")
-    def _has_prices(self) -> SpaceFile:
-        if self.objective is Objective.MIN_COST and self.prices is None:
-            raise ValueError("prices: missing, expected the price of each GPU per hour, as {h200: 3.5}")
-        return self
 
 
 @dataclass(frozen=True, eq=False)
@@ -97,6 +93,14 @@ class Space:
     @property
     def dimensions(self) -> Mapping[str, Sequence[Any]]:
         return self.file.choices
+
+    @cached_property
+    def prices(self) -> Mapping[str, float] | None:
+        """Per GPU and hour, of the search or of its configuration."""
+        if self.file.prices is not None:
+            return {canonical_gpu(gpu): price for gpu, price in self.file.prices.items()}
+        prices = self.base.get("prices")
+        return None if prices is None else _parsed_prices(prices, self.where).gpu_hour
 
     @property
     def size(self) -> int:
@@ -161,12 +165,21 @@ def make_space(tree: Tree, folder: Path, where: str) -> Space:
         set_choice(base, field, value, f"{where}: set.{field}")
     anchor_paths(base, start)
     space = Space(file, base, folder, where)
+    if file.objective.needs_prices and space.prices is None:
+        raise InputError(f"{where}: prices: missing, expected the price of each GPU per hour, as {{h200: 3.5}}")
     if space.size > MOST_POINTS:
         raise InputError(f"{where}: choices: found {space.size} points, expected at most {MOST_POINTS}")
     for field, choices in file.choices.items():
         for choice in choices:
             set_choice(deepcopy(base), field, choice, f"{where}: choices.{field}")
     return space
+
+
+def _parsed_prices(tree: Any, where: str) -> PricesConfig:
+    try:
+        return PricesConfig.model_validate(tree)
+    except ValidationError as error:
+        raise InputError(f"{where}: prices.{describe(error, PricesConfig)}") from None
 
 
 def set_choice(tree: Tree, field: str, choice: Any, where: str) -> None:

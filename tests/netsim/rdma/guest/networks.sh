@@ -63,13 +63,13 @@ two_devices() {
     wait_for_gid rxe1
 }
 
-# Device rxe0 with this address on the cable to the other guest.
+# Device rxe2 with this address on the cable to the other guest.
 one_device() {  # ADDRESS
     find_interface 02
     ip -batch - <<-END
 	link set $interface mtu 4500 up
 	addr add $1/24 dev $interface
 	END
-    rdma link add rxe0 type rxe netdev "$interface"
-    wait_for_gid rxe0
+    rdma link add rxe2 type rxe netdev "$interface"
+    wait_for_gid rxe2
 }
