@@ -3,6 +3,7 @@
 
     aicb profile --model deepseek-v3 --tp 1,2,4,8 --ep 1 --weights fp8 --only grouped_gemm_gathered -o ds …
     aicb profile --model deepseek-v3 --weights fp8 --only mla_decode_fa3 -o mla …
+    aicb profile --model qwen3-8b --tp 1,2 --weights bf16 --only decode_attention_captured -o captured …
     aicb profile --model deepseek-v3 --only rope_latent -o rope …
     aicb profile --model deepseek-v3 --weights fp8 --only gemm_swapped --max-tokens 31 -o swapped …
     python scripts/build_h200_part.py PART PROFILE_DIRECTORY… [--revision REVISION]
@@ -66,6 +67,18 @@ PARTS: Mapping[str, Part] = {
             "outside",
             CLOCKS,
             "compiled module _vllm_fa3_C of vLLM 0.24.0, of which only code for SM90 was kept",
+        ],
+    ),
+    "vllm_fa3_captured": Part(
+        "decode_attention_captured",
+        "captured decode",
+        "paged decode by FlashAttention-3 as vLLM 0.24.0 captures it in graphs: Qwen3-30B-A3B (TP 1, 2, 4), Qwen3-8B "
+        "(TP 1, 2), Llama-3.1-70B, Qwen3-Next-80B-A3B and most of Qwen3-235B-A22B (TP 1)",
+        [
+            "pages of 16 tokens; at most 32 splits of a request; the schedule is made outside",
+            "captured for 32,768 tokens",
+            CLOCKS,
+            "compiled module _vllm_fa3_C of vLLM 0.24.0",
         ],
     ),
     "vllm_rope_latent": Part(

@@ -19,6 +19,7 @@ from aicb.model.precision import Precision
 from aicb.operators.batch import Batch
 from aicb.operators.dense_kernel import DenseKernel
 from aicb.operators.experts_kernel import ExpertsKernel
+from aicb.operators.gqa import GqaKernel
 from aicb.operators.mla import MlaKernel, RopeKernel
 from aicb.operators.operator import Communication, Operator
 from aicb.operators.quantisation import QuantKernel
@@ -29,6 +30,7 @@ class EngineKernels(TypedDict):
 
     experts_kernel: ExpertsKernel
     mla_kernel: MlaKernel
+    gqa_kernel: GqaKernel
     quant_kernel: QuantKernel
     dense_kernel: DenseKernel
     rope_kernel: RopeKernel

@@ -23,6 +23,7 @@ from aicb.model.precision import KvDtype, Precision, WeightDtype
 from aicb.operators.batch import Batch
 from aicb.operators.dense_kernel import check_dense_kernel
 from aicb.operators.experts_kernel import check_experts_kernel
+from aicb.operators.gqa import check_gqa_kernel
 from aicb.operators.lists import iteration_operators
 from aicb.operators.memory import InstanceMemory, instance_memory, weight_bytes
 from aicb.operators.mla import check_mla_kernel, check_rope_kernel
@@ -118,6 +119,7 @@ def show(
     acceptance: Annotated[float, typer.Option(help="Probability that a draft is accepted.")] = 0.85,
     experts_kernel: Annotated[str, typer.Option(help="Of fp8 experts: deep_gemm or triton.")] = "deep_gemm",
     mla_kernel: Annotated[str, typer.Option(help="Of decodes of latents: flash_mla or fa3.")] = "flash_mla",
+    gqa_kernel: Annotated[str, typer.Option(help="Of other decodes: fa3 or fa3_captured.")] = "fa3",
     quant_kernel: Annotated[str, typer.Option(help="Before fp8 products: triton or vllm.")] = "triton",
     dense_kernel: Annotated[str, typer.Option(help="Of other fp8 products: deep_gemm or flashinfer.")] = "deep_gemm",
     rope_kernel: Annotated[str, typer.Option(help="Of RoPE of latents: in_place or compiled.")] = "in_place",
@@ -129,8 +131,8 @@ def show(
     the number of layers that repeat an operator. With --gpu, the compute time of the iteration is added: all ranks
     have this batch, the slowest is priced, collectives are not. So is the time of each kernel alone, at the reference
     clock of the GPU, with what it is taken from. Which kernels an engine runs is stated by --experts-kernel,
-    --mla-kernel, --quant-kernel, --dense-kernel and --rope-kernel. Without --expert-load, rows are those expected
-    under uniform routing; an iteration is then priced with uniform.
+    --mla-kernel, --gqa-kernel, --quant-kernel, --dense-kernel and --rope-kernel. Without --expert-load, rows are those
+    expected under uniform routing; an iteration is then priced with uniform.
     """
     loaded = load_model(model)
     partition = Partition(tp=tp, ep=ep, dp=dp, pp=pp, redundant_experts=redundant_experts)
@@ -139,7 +141,15 @@ def show(
     batch = _shown_batch(phase, tokens, kv)
     load = parse_expert_load(expert_load) if expert_load is not None else None
     of_rank = None if load is None else _rank_load(load, partition)
-    kernels = _engine_kernels(experts_kernel, mla_kernel, quant_kernel, dense_kernel, rope_kernel, partition, precision)
+    check_experts_kernel(experts_kernel, partition, precision)
+    kernels = _engine_kernels(
+        experts_kernel=experts_kernel,
+        mla_kernel=mla_kernel,
+        gqa_kernel=gqa_kernel,
+        quant_kernel=quant_kernel,
+        dense_kernel=dense_kernel,
+        rope_kernel=rope_kernel,
+    )
     operators = iteration_operators(loaded, partition, precision, batch, stage=stage, load=of_rank, **kernels)
     if gpu is None and (drafts or overlap_shared_expert or estimator is not EstimatorName.AUTO):
         raise InputError("--gpu: found none, expected a GPU for --estimator, --drafts and --overlap-shared-expert")
@@ -180,25 +190,14 @@ def show(
             typer.echo("iteration: " + "  ".join(f"{name} {value}" for name, value in priced.items()))
 
 
-def _engine_kernels(
-    experts: str, mla: str, quant: str, dense: str, rope: str, partition: Partition, precision: Precision
-) -> EngineKernels:
-    """Raises: InputError, no such kernel, or none measured for experts divided so."""
-    check_experts_kernel(experts, partition, precision)
-    check_mla_kernel(mla)
-    check_quant_kernel(quant)
-    check_dense_kernel(dense)
-    check_rope_kernel(rope)
-    return cast(
-        "EngineKernels",
-        {
-            "experts_kernel": experts,
-            "mla_kernel": mla,
-            "quant_kernel": quant,
-            "dense_kernel": dense,
-            "rope_kernel": rope,
-        },
-    )
+def _engine_kernels(**kernels: str) -> EngineKernels:
+    """Raises: InputError, no such kernel; experts are checked by who knows how they are divided."""
+    check_mla_kernel(kernels["mla_kernel"])
+    check_gqa_kernel(kernels["gqa_kernel"])
+    check_quant_kernel(kernels["quant_kernel"])
+    check_dense_kernel(kernels["dense_kernel"])
+    check_rope_kernel(kernels["rope_kernel"])
+    return cast("EngineKernels", kernels)
 
 
 def _rank_load(load: ExpertLoad, partition: Partition) -> Callable[[MoeFfn, int], RankLoad]:

@@ -13,7 +13,7 @@ namespace aicb {
 
 namespace {
 
-constexpr std::int64_t kMostBlockTokens = 64;
+constexpr std::int64_t kMostBlockTokens = 160;
 
 // Σ|S − mean|.
 double deviation_of(const std::int64_t* kv_tokens, std::size_t count, std::int64_t total) {

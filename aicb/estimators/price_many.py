@@ -107,7 +107,9 @@ def _decodes(estimator: InterpolationEstimator, shapes: Floats) -> ManyTimes:
         heads, kv_heads, dim, batch = site
         function = estimator.decode_times(DecodeAttention(nothing, heads, kv_heads, dim), batch)
         assert isinstance(function, VolumeTimes)
-        time_us[part], is_estimate[part] = function.times.of_totals(batch * shapes[part, 4])
+        lengths = np.repeat(shapes[part, 4:].astype(np.int64), batch, axis=1)
+        steps, is_estimate[part] = function.times.over(lengths, 1)
+        time_us[part] = steps[:, 0]
     return ManyTimes(time_us, is_estimate)
 
 

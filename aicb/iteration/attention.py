@@ -27,6 +27,7 @@ from aicb.model.key_span import KeySpan
 from aicb.model.partition import Partition
 from aicb.model.precision import Precision
 from aicb.operators.batch import Batch
+from aicb.operators.gqa import GqaKernel
 from aicb.operators.lists import attention_operators, expansion_operators
 from aicb.operators.mla import MlaKernel
 from aicb.operators.operator import Operator
@@ -93,10 +94,12 @@ class AttentionPricing:
         precision: Precision,
         pricing: Pricing,
         mla_kernel: MlaKernel,
+        gqa_kernel: GqaKernel,
         as_run: Callable[[Iterable[Operator]], list[Operator]],
     ):
         """``as_run``: operators as the engine's kernels run them."""
-        self._parallel, self._mla_kernel, self._as_run = (model, partition, precision), mla_kernel, as_run
+        self._parallel, self._as_run = (model, partition, precision), as_run
+        self._mla_kernel, self._gqa_kernel = mla_kernel, gqa_kernel
         self._pricing = pricing
         self._kernels: dict[tuple[int, int, int], list[DecodeKernel]] = {}
 
@@ -182,7 +185,9 @@ class AttentionPricing:
         return price_operators(self._operators(batch, stage), self._pricing), []
 
     def _operators(self, batch: Batch, stage: int) -> list[Operator]:
-        listed = attention_operators(*self._parallel, batch, stage=stage, mla_kernel=self._mla_kernel)
+        listed = attention_operators(
+            *self._parallel, batch, stage=stage, mla_kernel=self._mla_kernel, gqa_kernel=self._gqa_kernel
+        )
         return self._as_run(listed)
 
     def _decode_kernel(self, operator: Operator, one_query: CacheKernel, requests: int, queries: int) -> DecodeKernel:

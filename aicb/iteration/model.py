@@ -47,6 +47,7 @@ from aicb.operators.dense_kernel import DenseKernel, as_run, check_dense_kernel
 from aicb.operators.dispatch import DEEPEP, ExpertDispatch
 from aicb.operators.drafter import Drafter
 from aicb.operators.experts_kernel import ExpertsKernel, check_experts_kernel
+from aicb.operators.gqa import GqaKernel, check_gqa_kernel
 from aicb.operators.lists import attention_operators, expert_operators, head_operators, token_operators
 from aicb.operators.mla import MlaKernel, RopeKernel, check_mla_kernel, check_rope_kernel
 from aicb.operators.operator import Communication, Operator
@@ -100,6 +101,7 @@ class IterationModel:
         drafter: what drafts where a step is speculative; by default a multi-token-prediction layer.
         experts_kernel: what the engine runs for fp8 experts.
         mla_kernel: what it runs for decodes of latent attention over a bf16 cache.
+        gqa_kernel: what it runs for decodes of grouped-query attention over a bf16 cache.
         quant_kernel: what quantises the inputs of its fp8 products.
         dense_kernel: what it runs for fp8 products outside experts.
         rope_kernel: what it runs for the rotary embedding of latent attention.
@@ -130,6 +132,7 @@ class IterationModel:
         drafter: Drafter | None = None,
         experts_kernel: ExpertsKernel = "deep_gemm",
         mla_kernel: MlaKernel = "flash_mla",
+        gqa_kernel: GqaKernel = "fa3",
         quant_kernel: QuantKernel = "triton",
         dense_kernel: DenseKernel = "deep_gemm",
         rope_kernel: RopeKernel = "in_place",
@@ -140,10 +143,12 @@ class IterationModel:
         check_experts_kernel(experts_kernel, partition, precision)
         self.model, self.partition, self.precision, self.gpu = model, partition, precision, gpu
         check_mla_kernel(mla_kernel)
+        check_gqa_kernel(gqa_kernel)
         check_quant_kernel(quant_kernel)
         check_dense_kernel(dense_kernel)
         check_rope_kernel(rope_kernel)
-        self.experts_kernel, self.mla_kernel, self.rope_kernel = experts_kernel, mla_kernel, rope_kernel
+        self.experts_kernel, self.rope_kernel = experts_kernel, rope_kernel
+        self.mla_kernel, self.gqa_kernel = mla_kernel, gqa_kernel
         self.quant_kernel, self.dense_kernel, self.dispatch = quant_kernel, dense_kernel, dispatch
         self.host, self.overlap = host or HostModel(), overlap or Overlap()
         self.expert_load, self._seed = expert_load or UniformLoad(), seed
@@ -158,7 +163,9 @@ class IterationModel:
         self._shares_experts = partition.moe_layout is MoeLayout.EXPERT_DATA
         self._names = NameTable()
         self._stages: dict[int, StagePricer] = {}
-        self._attention = AttentionPricing(model, partition, precision, self._pricing, mla_kernel, self._as_run)
+        self._attention = AttentionPricing(
+            model, partition, precision, self._pricing, mla_kernel, gqa_kernel, self._as_run
+        )
         self._experts: ExpertsInTime | None = None
 
     def with_experts(self, experts: ExpertsInTime) -> IterationModel:
@@ -360,6 +367,7 @@ class IterationModel:
             drafter=self._drafter,
             experts_kernel=self.experts_kernel,
             mla_kernel=self.mla_kernel,
+            gqa_kernel=self.gqa_kernel,
             quant_kernel=self.quant_kernel,
             dense_kernel=self.dense_kernel,
             rope_kernel=self.rope_kernel,

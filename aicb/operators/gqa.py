@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from aicb.kernels.decode_attention import DecodeAttention
+from typing import Literal, get_args
+
+from aicb.kernels.decode_attention import CapturedDecodeAttention, DecodeAttention
 from aicb.kernels.prefill_attention import PrefillAttention
 from aicb.model.architecture import GroupedQueryAttention
 from aicb.model.partition import kv_heads_per_rank, split
@@ -19,6 +21,17 @@ from aicb.operators.build import (
     tp_all_reduce,
 )
 from aicb.operators.operator import Operator
+from boundary.errors import InputError
+
+GqaKernel = Literal["fa3", "fa3_captured"]
+"""Of decodes: FlashAttention-3 called with its own choice of splits, or as vLLM 0.24.0 captures it. The latter was
+measured over bf16 caches; over fp8 ones the former stands for it."""
+
+
+def check_gqa_kernel(chosen: str) -> None:
+    """Raises: InputError, no such kernel."""
+    if chosen not in get_args(GqaKernel):
+        raise InputError(f"gqa_kernel: found {chosen!r}, expected one of {', '.join(get_args(GqaKernel))}")
 
 
 def token_operators(gqa: GroupedQueryAttention, shape: RankShape, tokens: int) -> list[Operator]:
@@ -52,7 +65,9 @@ def token_operators(gqa: GroupedQueryAttention, shape: RankShape, tokens: int) -
     return listed + tp_all_reduce("attention_all_reduce", tokens, shape)
 
 
-def attention_operators(gqa: GroupedQueryAttention, shape: RankShape, batch: Batch) -> list[Operator]:
+def attention_operators(
+    gqa: GroupedQueryAttention, shape: RankShape, batch: Batch, kernel: GqaKernel = "fa3"
+) -> list[Operator]:
     """One varlen kernel over the prefills of the batch and one paged kernel over its decodes, within the span."""
     heads, kv_heads = _heads(gqa, shape.tp)
     head_dim, span, name = gqa.head_dim, gqa.span, f"{gqa.span.kind}_" if gqa.span else ""
@@ -65,7 +80,9 @@ def attention_operators(gqa: GroupedQueryAttention, shape: RankShape, batch: Bat
     if is_decode.any():
         kv = batch.kv_tokens[is_decode]
         kv = kv if span is None else span.seen(kv)
-        decode = DecodeAttention(kv, heads, kv_heads, head_dim, span=span)
+        is_captured = kernel == "fa3_captured" and shape.precision.kv == "bf16"
+        decode_kernel = CapturedDecodeAttention if is_captured else DecodeAttention
+        decode = decode_kernel(kv, heads, kv_heads, head_dim, span=span)
         listed.append(attention_kernel(f"{name}decode_attention", decode, shape))
     return listed
 

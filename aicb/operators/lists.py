@@ -93,10 +93,11 @@ def attention_operators(
     *,
     stage: int = 0,
     mla_kernel: mla.MlaKernel = "flash_mla",
+    gqa_kernel: gqa.GqaKernel = "fa3",
 ) -> list[Operator]:
     """Operators that depend on the (q, S) vector of the batch: attention, MLA expansion, linear attention.
 
-    ``mla_kernel`` is what the engine runs for decodes of latent attention.
+    ``mla_kernel`` and ``gqa_kernel`` are what the engine runs for decodes of latent and of grouped-query attention.
 
     Raises:
         InputError: the model cannot be divided this way.
@@ -109,7 +110,7 @@ def attention_operators(
         shape = RankShape(model.hidden, partition, precision, count)
         match attention:
             case GroupedQueryAttention():
-                listed += gqa.attention_operators(attention, shape, batch)
+                listed += gqa.attention_operators(attention, shape, batch, gqa_kernel)
             case LatentAttention():
                 listed += mla.attention_operators(attention, shape, batch, mla_kernel)
             case GatedDeltaNet():
@@ -212,6 +213,7 @@ def iteration_operators(
     load: Callable[[MoeFfn, int], RankLoad] | None = None,
     experts_kernel: ExpertsKernel = "deep_gemm",
     mla_kernel: mla.MlaKernel = "flash_mla",
+    gqa_kernel: gqa.GqaKernel = "fa3",
     quant_kernel: QuantKernel = "triton",
     dense_kernel: DenseKernel = "deep_gemm",
     rope_kernel: mla.RopeKernel = "in_place",
@@ -220,15 +222,18 @@ def iteration_operators(
     """All operators of one rank of one stage in one iteration.
 
     ``group_tokens`` defaults to equal batches on all DP ranks. Whether the group decodes is taken from this batch.
-    ``load``, ``experts_kernel``, ``dispatch`` as in ``expert_operators``, ``mla_kernel`` as in ``attention_operators``,
-    ``quant_kernel`` and ``dense_kernel`` as in ``dense_kernel.as_run``, ``rope_kernel`` as in ``token_operators``.
+    ``load``, ``experts_kernel``, ``dispatch`` as in ``expert_operators``, ``mla_kernel``, ``gqa_kernel`` as in
+    ``attention_operators``, ``quant_kernel`` and ``dense_kernel`` as in ``dense_kernel.as_run``, ``rope_kernel`` as in
+    ``token_operators``.
     """
     tokens = batch.tokens
     shares_experts = partition.moe_layout is MoeLayout.EXPERT_DATA
     if group_tokens is None:
         group_tokens = tokens * partition.dp if shares_experts else tokens
     listed = token_operators(model, partition, precision, tokens=tokens, stage=stage, rope_kernel=rope_kernel)
-    listed += attention_operators(model, partition, precision, batch, stage=stage, mla_kernel=mla_kernel)
+    listed += attention_operators(
+        model, partition, precision, batch, stage=stage, mla_kernel=mla_kernel, gqa_kernel=gqa_kernel
+    )
     return [
         *as_run(listed, quant_kernel, dense_kernel),
         *expert_operators(

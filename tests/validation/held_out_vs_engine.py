@@ -43,7 +43,13 @@ def measurement() -> dict[str, Any]:
 def compare_iterations() -> list[Comparison]:
     """Medians of first tokens of prompts alone, and of steps in which all requests decode."""
     model = IterationModel(
-        load_model(MODEL), Partition(), Precision(), get_gpu("h200"), max_seqs=MAX_REQUESTS, host=load_host(HOST)
+        load_model(MODEL),
+        Partition(),
+        Precision(),
+        get_gpu("h200"),
+        max_seqs=MAX_REQUESTS,
+        host=load_host(HOST),
+        gqa_kernel="fa3_captured",
     )
     found = measurement()
     prompts = [
@@ -64,7 +70,7 @@ def compare_serving(run: str) -> list[Comparison]:
     requests = found[run]
     with tempfile.TemporaryDirectory() as folder:
         trace, configuration = Path(folder) / "trace.jsonl", Path(folder) / "config.yaml"
-        trace.write_text("".join(json.dumps(row) + "\n" for row in _trace(requests)), encoding="utf-8")
+        trace.write_text("".join(json.dumps(row) + "\n" for row in trace_of(requests)), encoding="utf-8")
         configuration.write_text(yaml.safe_dump(_configuration(trace, found["kv_blocks"][0])), encoding="utf-8")
         table = prepare(configuration).run().table
     simulated = {"ttft": table.ttft_ps, "tpot": table.tpot_ps, "e2e": table.e2e_ps}
@@ -78,7 +84,7 @@ def compare_serving(run: str) -> list[Comparison]:
     return comparisons
 
 
-def _trace(requests: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+def trace_of(requests: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """Rows with the blocks of each prompt: those of its prefix, which it shares, and its own."""
     prefixes: dict[int, list[int]] = {}
     rows, blocks = [], 0

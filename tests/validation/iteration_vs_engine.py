@@ -123,7 +123,9 @@ def load_tables(name: str) -> dict[str, list[list[float]]]:
 def iteration_model(name: str, host: HostModel | None = None) -> IterationModel:
     """The measured configuration."""
     gpu = get_gpu("h200")
-    return IterationModel(load_model(name), Partition(), Precision(), gpu, max_seqs=MAX_REQUESTS, host=host)
+    return IterationModel(
+        load_model(name), Partition(), Precision(), gpu, max_seqs=MAX_REQUESTS, host=host, gqa_kernel="fa3_captured"
+    )
 
 
 def compare(name: str) -> list[Comparison]:

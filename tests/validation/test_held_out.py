@@ -9,8 +9,6 @@ from tests.validation.held_out_vs_engine import compare_iterations, compare_serv
 
 MEAN = {"ttft": 0.15, "tpot": 0.06, "e2e": 0.06}
 """Accepted relative errors of means and of P90."""
-MISSES = {"serve_prefix tpot P90"}
-"""Large batches of decodes are fast (docs/accuracy.md)."""
 
 
 def test_steps_of_decodes_are_as_measured() -> None:
@@ -40,5 +38,4 @@ def test_servers_have_the_measured_latencies(run: str) -> None:
     rows = compare_serving(run)
     assert len(rows) == 6
     for row in rows:
-        is_met = abs(row.error) <= MEAN[row.name.split()[1]]
-        assert is_met != (row.name in MISSES), f"{row.name}: {row.error:+.1%}"
+        assert abs(row.error) <= MEAN[row.name.split()[1]], f"{row.name}: {row.error:+.1%}"

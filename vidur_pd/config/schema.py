@@ -184,6 +184,9 @@ class EngineConfig(Section):
     """To experts that data-parallel ranks share (``ep`` = ``tp``·``dp``, ``dp`` > 1)."""
     mla_kernel: Literal["flash_mla", "fa3"]
     """Of decodes of latent attention over a bf16 cache: FlashMLA, or FlashAttention-3 (vLLM's on Hopper)."""
+    gqa_kernel: Literal["fa3", "fa3_captured"]
+    """Of decodes of grouped-query attention over a bf16 cache: FlashAttention-3 with its own choice of splits, or as
+    vLLM captures it in graphs."""
     quant_kernel: QuantKernel
     """Before fp8 products: vLLM's, apart from the activation function, or a generated one with both."""
     dense_kernel: DenseKernel

@@ -214,6 +214,7 @@ def pool_model(config: SimulationConfig, pool: PoolConfig, model: Model, estimat
             drafter=drafter,
             experts_kernel=engine.experts_kernel,
             mla_kernel=engine.mla_kernel,
+            gqa_kernel=engine.gqa_kernel,
             quant_kernel=engine.quant_kernel,
             dense_kernel=engine.dense_kernel,
             rope_kernel=engine.rope_kernel,

@@ -21,6 +21,7 @@ def all_libraries(device: str, modules: Mapping[str, Path]) -> list[Library]:
         return [TorchNative(device)]
     from aicb.profiling.libraries.deep_gemm import DeepGemm
     from aicb.profiling.libraries.flash_attention import FlashAttention3
+    from aicb.profiling.libraries.flash_attention_captured import FlashAttentionCaptured
     from aicb.profiling.libraries.flash_attention_mla import FlashAttentionMla
     from aicb.profiling.libraries.flash_linear_attention import FlashLinearAttention
     from aicb.profiling.libraries.flash_mla import FlashMla
@@ -40,6 +41,7 @@ def all_libraries(device: str, modules: Mapping[str, Path]) -> list[Library]:
         FlashInferGemm(),
         FlashMla(modules.get("_flashmla_C")),
         FlashAttention3(modules.get("_vllm_fa3_C")),
+        FlashAttentionCaptured(modules.get("_vllm_fa3_C")),
         FlashAttentionMla(modules.get("_vllm_fa3_C")),
         FlashLinearAttention(),
         FlashMlaSparse(modules.get("_flashmla_C")),

@@ -1,0 +1,118 @@
+#!/usr/bin/env python3
+"""Compares the simulator with runs of vLLM 0.24.0 on two H100s, measured after the model was frozen.
+
+    python -m tests.validation.partitions_vs_engine
+
+Qwen3-30B-A3B and Qwen3-8B in bf16, TP 2, prefix caching on (``tests/data/engine``): prompts alone, steady decodes up to
+contexts of 16,000 tokens, prompts that share prefixes, bursts of five. Times of H100 kernels are transferred from the
+H200. The simulator gets the engine's profile and what the engine's log says: its KV blocks, and how it reduces among
+ranks. The host is the default, which was chosen before: this machine's launches were not measured.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import yaml
+
+from tests.validation.engine_figures import Comparison, read_measurement
+from tests.validation.held_out_vs_engine import trace_of
+from vidur_pd.metrics.requests import seconds
+from vidur_pd.simulation.api import prepare
+
+MODELS = ("qwen3-30b-a3b", "qwen3-8b")
+RUNS = ("serve_prefix", "serve_burst")
+APART_S = 20.0
+"""Between prompts that are to be alone."""
+COMPARED_STEPS = 40
+
+
+def measurement(model: str) -> dict[str, Any]:
+    return read_measurement(f"vllm-h100-tp2-{model}")
+
+
+def compare_prompts(model: str) -> list[Comparison]:
+    """Medians of first tokens of prompts alone."""
+    found = measurement(model)["prefill"]
+    requests = [{"arrival": APART_S * index, "n_in": tokens, "n_out": 2} for index, (tokens, _) in enumerate(found)]
+    ttft_ms = seconds(simulate(model, requests).ttft_ps) * 1e3
+    return [
+        Comparison(f"prefill of {tokens}", float(np.median(times)) * 1e3, float(simulated))
+        for (tokens, times), simulated in zip(found, ttft_ms, strict=True)
+    ]
+
+
+def compare_decodes(model: str) -> list[Comparison]:
+    """Steps in which all requests decode: medians measured, the mean of the last 40 before the first request ends."""
+    rows = []
+    for row in measurement(model)["steady"]:
+        ends_s = []
+        for outputs in (row["n_out"] - COMPARED_STEPS, row["n_out"]):
+            requests = [{"arrival": 0.0, "n_in": row["L"], "n_out": outputs} for _ in range(row["B"])]
+            ends_s.append(float(seconds(simulate(model, requests).e2e_ps).min()))
+        step_ms = (ends_s[1] - ends_s[0]) / COMPARED_STEPS * 1e3
+        rows.append(Comparison(f"decode of {row['B']} x {row['L']}", row["itl_p50"] * 1e3, step_ms))
+    return rows
+
+
+def compare_serving(model: str, run: str) -> list[Comparison]:
+    """Means and P90 of a serving run."""
+    requests = measurement(model)[run]
+    table = simulate(model, requests)
+    comparisons = []
+    for metric, times_ps in {"ttft": table.ttft_ps, "tpot": table.tpot_ps, "e2e": table.e2e_ps}.items():
+        measured_s, simulated_s = np.array([request[metric] for request in requests]), seconds(times_ps)
+        for name, pick in (("mean", np.mean), ("P90", lambda times: np.percentile(times, 90))):
+            figures = float(pick(measured_s)) * 1e3, float(pick(simulated_s)) * 1e3
+            comparisons.append(Comparison(f"{run} {metric} {name}", *figures))
+    return comparisons
+
+
+def simulate(model: str, requests: Sequence[dict[str, Any]]) -> Any:
+    """The table of requests, in their order."""
+    with tempfile.TemporaryDirectory() as folder:
+        trace, configuration = Path(folder) / "trace.jsonl", Path(folder) / "config.yaml"
+        trace.write_text("".join(json.dumps(row) + "\n" for row in trace_of(requests)), encoding="utf-8")
+        configuration.write_text(yaml.safe_dump(_configuration(model, trace)), encoding="utf-8")
+        return prepare(configuration).run().table
+
+
+def _configuration(model: str, trace: Path) -> dict[str, Any]:
+    found = measurement(model)
+    return {
+        "model": model,
+        "hardware": "h100",
+        "workload": {"kind": "trace", "path": str(trace), "hash_block_tokens": 16},
+        "cluster": {
+            "topology": {"kind": "rail_optimized", "gpus_per_node": 2},
+            "pools": [{"name": "server", "role": "mixed", "tp": 2}],
+        },
+        "engine": {
+            "framework": "vllm",
+            "max_batched_tokens": 8192,
+            "max_seqs": 256,
+            "num_kv_blocks": found["kv_blocks"][0],
+        },
+        "network": {"collectives": found["collectives"]},
+    }
+
+
+def main() -> int:
+    for model in MODELS:
+        rows = [*compare_prompts(model), *compare_decodes(model)]
+        for run in RUNS:
+            rows += compare_serving(model, run)
+        for row in rows:
+            times = f"measured {row.measured_ms:9.2f} ms  simulated {row.simulated_ms:9.2f} ms"
+            print(f"{model:14s} {row.name:24s} {times}  {row.error:+6.1%}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
