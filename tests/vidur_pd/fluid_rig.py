@@ -135,7 +135,7 @@ class Rig:
 
     def use(self, link: int) -> NDArray[np.float64]:
         """[windows] share of the link's capacity that collectives have carried."""
-        _, window, links, carried = self.log.rows()
+        _, window, links, carried, _ = self.log.rows()
         return np.bincount(window[links == link], carried[links == link]) * 8 * 10**12 / CAPACITY_BPS / WINDOW_PS
 
     def carry(self, link: int, flows: int, most_bps: int = 0) -> GraphHandle:
