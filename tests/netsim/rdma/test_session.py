@@ -93,8 +93,8 @@ def test_clocks_of_one_host_agree_within_the_error_that_is_stated(open_session: 
 
 def test_ten_thousand_dependent_flows_leave_neither_memory_nor_descriptors(open_session: Open) -> None:
     """Each flow waits for the one before, back and forth. Allocators have what they need after five runs; what an
-    agent holds then it holds after four more. 1 MiB is far below the 40,000 headers and requests that they would lose
-    otherwise (4 MB for 100 bytes each)."""
+    agent holds then it holds after eight more. 2 MiB is far below the 80,000 headers and requests that they would lose
+    otherwise (8 MB for 100 bytes each), and above what allocators move by."""
     count = 10_000
     graph = FlowGraph.from_lists(
         [i % 2 for i in range(count)],
@@ -104,14 +104,14 @@ def test_ten_thousand_dependent_flows_leave_neither_memory_nor_descriptors(open_
     )
     session = open_session(loopback(), must_verify=True)
     held: list[list[tuple[int, int]]] = []
-    for run in range(9):
+    for run in range(13):
         measured = session.execute(graph)
         assert (measured.end_ps >= 0).all(), measured.failure
-        if run in (4, 8):
+        if run in (4, 12):
             held.append([_held(pid) for pid in session.process_ids.values()])
     for (memory, descriptors), (later_memory, later_descriptors) in zip(*held, strict=True):
         assert later_descriptors == descriptors
-        assert later_memory - memory < 1 << 20
+        assert later_memory - memory < 2 << 20
 
 
 def _held(pid: int) -> tuple[int, int]:
