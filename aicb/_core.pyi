@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 class SplitKv:
-    """How an MLA kernel's volume depends on the lengths: Σ(⌈S / block⌉ + overhead) / parts + overhead blocks."""
+    """How a kernel's volume depends on the lengths: Σ(⌈S / block⌉ + overhead) / parts + overhead blocks."""
 
     def __init__(
         self,
@@ -21,7 +21,7 @@ class SplitKv:
         equal_spread: float,
     ) -> None:
         """The penalty of unequal lengths is ``unequal_share`` of the time beyond ``unequal_from_us``, at most
-        ``unequal_us``; ``equal_spread``: the relative spread that costs it in full. ``block_tokens`` is at most 64."""
+        ``unequal_us``; ``equal_spread``: the relative spread that costs it in full. ``block_tokens`` is at most 160."""
 
 class KvCost:
     """What a kernel that reads the cache asks of a GPU, at some rates, as lines in the KV tokens of its batch."""
@@ -55,12 +55,12 @@ class DecodeTimes:
         self,
         time: VolumeFunction,
         *,
-        volume_of: float | SplitKv,
+        volume_of: SplitKv,
         bound: KvCost,
         volume_range: tuple[float, float],
         is_estimate: bool,
     ) -> None:
-        """``volume_of``: volume per KV token, or a schedule; ``bound``: roofline; volumes outside
+        """``volume_of``: the volume that lengths make; ``bound``: roofline; volumes outside
         ``volume_range`` are estimates."""
 
     def transferred(self, transfer: DecodeTransfer) -> DecodeTimes:
@@ -69,9 +69,6 @@ class DecodeTimes:
     def over(self, kv_tokens: NDArray[np.int64], steps: int) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
         """[batches, steps] µs and [batches] whether they are estimates, of ``kv_tokens`` [batches, requests]; in step j
         every request attends to j more tokens."""
-
-    def of_totals(self, totals: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
-        """[batches] µs for so many KV tokens in all, and whether each is an estimate; not for a schedule."""
 
 class KeySpan:
     """Keys that a query sees where it does not see all past ones, see aicb/model/key_span.py."""

@@ -5,8 +5,6 @@
 
 #include <aicb/two_batch.hpp>
 #include <algorithm>
-#include <tuple>
-#include <variant>
 
 #include "stage_pricing.hpp"
 
@@ -27,33 +25,20 @@ py::array_t<T> array(const std::vector<T>& values) {
 }
 
 void bind_decode_calls(py::class_<DecodeTimes, std::shared_ptr<DecodeTimes>>& decodes) {
-    decodes
-        .def(
-            "over",
-            [](const DecodeTimes& times, const Integers& kv_tokens, std::size_t steps) {
-                const auto batches = static_cast<std::size_t>(kv_tokens.shape(0));
-                const auto requests = static_cast<std::size_t>(kv_tokens.shape(1));
-                py::array_t<double> time_us({batches, steps});
-                py::array_t<bool> is_estimate(static_cast<py::ssize_t>(batches));
-                for (std::size_t batch = 0; batch < batches; ++batch) {
-                    is_estimate.mutable_data()[batch] = times.over(kv_tokens.data() + batch * requests, requests, steps,
-                                                                   time_us.mutable_data() + batch * steps);
-                }
-                return std::pair(time_us, is_estimate);
-            },
-            py::arg("kv_tokens"), py::arg("steps"))
-        .def(
-            "of_totals",
-            [](const DecodeTimes& times, const Floats& totals) {
-                py::array_t<double> time_us(totals.size());
-                py::array_t<bool> is_estimate(totals.size());
-                for (py::ssize_t batch = 0; batch < totals.size(); ++batch) {
-                    std::tie(time_us.mutable_data()[batch], is_estimate.mutable_data()[batch]) =
-                        times.at(totals.data()[batch]);
-                }
-                return std::pair(time_us, is_estimate);
-            },
-            py::arg("totals"));
+    decodes.def(
+        "over",
+        [](const DecodeTimes& times, const Integers& kv_tokens, std::size_t steps) {
+            const auto batches = static_cast<std::size_t>(kv_tokens.shape(0));
+            const auto requests = static_cast<std::size_t>(kv_tokens.shape(1));
+            py::array_t<double> time_us({batches, steps});
+            py::array_t<bool> is_estimate(static_cast<py::ssize_t>(batches));
+            for (std::size_t batch = 0; batch < batches; ++batch) {
+                is_estimate.mutable_data()[batch] = times.over(kv_tokens.data() + batch * requests, requests, steps,
+                                                               time_us.mutable_data() + batch * steps);
+            }
+            return std::pair(time_us, is_estimate);
+        },
+        py::arg("kv_tokens"), py::arg("steps"));
 }
 
 void bind_spans(py::module_& module) {
@@ -92,19 +77,9 @@ void bind_decodes(py::module_& module) {
         .def("__call__", py::vectorize(&VolumeFunction::at), py::arg("volume"));
     py::class_<DecodeTimes, std::shared_ptr<DecodeTimes>> decodes(module, "DecodeTimes");
     decodes
-        .def(py::init([](const VolumeFunction& time, const std::variant<double, SplitKv>& volume_of,
-                         const KvCost& bound, const std::pair<double, double>& volume_range, bool is_estimate) {
-                 DecodeTimes made;
-                 made.time = time;
-                 if (const auto* split_kv = std::get_if<SplitKv>(&volume_of)) {
-                     made.split_kv = *split_kv;
-                 } else {
-                     made.volume_per_token = std::get<double>(volume_of);
-                 }
-                 made.bound = bound;
-                 std::tie(made.low, made.high) = volume_range;
-                 made.is_estimate = is_estimate;
-                 return made;
+        .def(py::init([](const VolumeFunction& time, const SplitKv& volume_of, const KvCost& bound,
+                         const std::pair<double, double>& volume_range, bool is_estimate) {
+                 return DecodeTimes{time, volume_of, bound, volume_range.first, volume_range.second, is_estimate, {}};
              }),
              py::arg("time"), py::kw_only(), py::arg("volume_of"), py::arg("bound"), py::arg("volume_range"),
              py::arg("is_estimate"))

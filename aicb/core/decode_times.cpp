@@ -35,27 +35,18 @@ bool DecodeTimes::over(const std::int64_t* kv_tokens, std::size_t count, std::si
     const auto tokens_at = [&](std::size_t step) {
         return static_cast<double>(total + static_cast<std::int64_t>(count * step));
     };
-    if (split_kv) {
-        volumes(kv_tokens, count, steps, time_us);
-    } else {
-        for (std::size_t step = 0; step < steps; ++step) time_us[step] = tokens_at(step) * volume_per_token;
-    }
+    volumes(kv_tokens, count, steps, time_us);
     const bool is_far = time_us[0] < low || time_us[steps - 1] > high;
-    const double deviation = split_kv ? deviation_of(kv_tokens, count, total) : 0.0;
+    const double deviation = deviation_of(kv_tokens, count, total);
     std::size_t knot = time.knot_of(time_us[0]);
     for (std::size_t step = 0; step < steps; ++step) {
         const double volume = time_us[step], tokens = tokens_at(step);
         while (knot + 1 < time.volume.size() && time.volume[knot + 1] <= volume) ++knot;
         double found_us = time.time_at(volume, knot);
-        if (deviation > 0.0) found_us += split_kv->penalty_us(found_us, deviation / tokens);
+        if (deviation > 0.0) found_us += split_kv.penalty_us(found_us, deviation / tokens);
         time_us[step] = scaled_us(found_us, tokens);
     }
     return is_estimate || transfer || is_far;
-}
-
-std::pair<double, bool> DecodeTimes::at(double kv_tokens) const {
-    const double volume = kv_tokens * volume_per_token;
-    return {scaled_us(time.at(volume), kv_tokens), is_estimate || transfer || volume < low || volume > high};
 }
 
 // Held to the roofline, and on the GPU in question.
@@ -73,15 +64,15 @@ double DecodeTimes::scaled_us(double found_us, double kv_tokens) const {
 // By the count of each residue instead of request by request: a request opens a block in step j ≥ 1 when S + j − 1 is a
 // multiple of the block.
 void DecodeTimes::volumes(const std::int64_t* kv_tokens, std::size_t count, std::size_t steps, double* volume) const {
-    const std::int64_t block = split_kv->block_tokens;
+    const std::int64_t block = split_kv.block_tokens;
     assert(block <= kMostBlockTokens);
     std::array<std::int64_t, kMostBlockTokens> residues{};
-    std::int64_t blocks = split_kv->overhead_blocks * static_cast<std::int64_t>(count);
+    std::int64_t blocks = split_kv.overhead_blocks * static_cast<std::int64_t>(count);
     for (std::size_t i = 0; i < count; ++i) blocks += (kv_tokens[i] + block - 1) / block;
     if (steps > 1) {
         for (std::size_t i = 0; i < count; ++i) ++residues[static_cast<std::size_t>(kv_tokens[i] % block)];
     }
-    const auto parts = static_cast<double>(split_kv->parts), overhead = static_cast<double>(split_kv->overhead_blocks);
+    const auto parts = static_cast<double>(split_kv.parts), overhead = static_cast<double>(split_kv.overhead_blocks);
     std::int64_t opening = 0;  // residue of the requests that open a block in the next step
     for (std::size_t step = 0; step < steps; ++step) {
         volume[step] = static_cast<double>(blocks) / parts + overhead;

@@ -9,7 +9,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
-#include <utility>
 #include <vector>
 
 namespace aicb {
@@ -26,7 +25,7 @@ struct VolumeFunction {
     double time_at(double at, std::size_t knot) const { return time_us[knot] + slope[knot] * (at - volume[knot]); }
 };
 
-// How an MLA kernel's volume depends on the lengths: Σ(⌈S / block⌉ + overhead) / parts + overhead blocks.
+// How a kernel's volume depends on the lengths: Σ(⌈S / block⌉ + overhead) / parts + overhead blocks.
 struct SplitKv {
     std::int64_t block_tokens;
     std::int64_t overhead_blocks;
@@ -64,8 +63,7 @@ struct DecodeTransfer {
 class DecodeTimes {
   public:
     VolumeFunction time;
-    double volume_per_token = 0.0;  // where the volume is proportional to the KV tokens
-    std::optional<SplitKv> split_kv;
+    SplitKv split_kv;
     KvCost bound{};    // roofline
     double low = 0.0;  // volumes outside low…high are estimates
     double high = 0.0;
@@ -75,9 +73,6 @@ class DecodeTimes {
     // Times [steps] of `count` requests; in step j every request attends to j more tokens than `kv_tokens` says.
     // Returns whether they are estimates.
     bool over(const std::int64_t* kv_tokens, std::size_t count, std::size_t steps, double* time_us) const;
-
-    // Time for so many KV tokens in all, where the volume is proportional to them; and whether it is an estimate.
-    std::pair<double, bool> at(double kv_tokens) const;
 
   private:
     double scaled_us(double found_us, double kv_tokens) const;

@@ -18,7 +18,7 @@ SAMPLE_TOKENS = 1024
 
 def volume_times(
     priced: PricedVolume,
-    volume_of: float | _core.SplitKv,
+    volume_of: _core.SplitKv,
     kernel: CacheKernel,
     precision: Precision,
     batch: int,
@@ -28,7 +28,7 @@ def volume_times(
 
     Args:
         priced: time as a function of the volume.
-        volume_of: volume per KV token, or a schedule.
+        volume_of: the volume that lengths make.
         kernel: whose FLOPs and bytes bound the times; its lengths do not matter.
         precision: formats of cache and state.
         batch: sequences.

@@ -54,8 +54,8 @@ UNEQUAL_SPREAD = 0.1
 """What lengths that spread by ``UNEQUAL_SPREAD`` (mean absolute deviation over mean) and more cost beyond equal ones of
 as many blocks: a share of the time beyond the launch, by KV heads of sequences per SM; linear in their logarithm. Few
 units are cut into parts and many even out. Least squares over the 354 unequal rows of ``decode_attention_captured``:
-4.2 % median error and 11 % p90 (without 12 and 22); 5.0 and 12 % on the 604 of ``decode_attention``, which it was not
-fitted to; a geometry left out 3 to 6 % median."""
+4.2 % median error and 11 % p90 (without 12 and 22); 4.9 and 12 % on the 604 of ``decode_attention``, which it was not
+fitted to; a geometry left out 3 to 6 % median (``scripts/fit_unequal_decodes.py``)."""
 FA3_MAX_SPLITS = 128
 _LABELS = {"decode_attention": "FA3 paged decode", "decode_attention_captured": "FA3 captured decode"}
 _COLUMNS = ("heads", "kv_heads", "d_qk", "batch", "kv_len")

@@ -52,6 +52,8 @@ def test_what_cannot_be_is_refused_and_nothing_is_written(tmp_path: Path) -> Non
         found = init(tmp_path, *options)
         assert (found.returncode, said in found.stderr) == (2, True), found.stderr
         assert not (tmp_path / "c.yaml").exists()
+    found = init(tmp_path / "none", "--model", "qwen3-8b", "--gpu", "h200")
+    assert (found.returncode, "found no folder" in found.stderr) == (2, True), found.stderr
     (tmp_path / "c.yaml").write_text("mine")
     found = init(tmp_path, "--model", "qwen3-8b", "--gpu", "h200")
     assert (found.returncode, (tmp_path / "c.yaml").read_text()) == (2, "mine")

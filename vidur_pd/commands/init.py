@@ -58,11 +58,13 @@ def init(
 ) -> None:
     """Write a commented configuration that runs; asks for model and GPU where they are not given."""
     from boundary.errors import InputError
+    from boundary.output_files import check_output
     from vidur_pd.config.file import load_config
     from vidur_pd.simulation.plan import plan_simulation
 
     if target.exists():
         raise InputError(f"{target}: found a file, expected none, or another name with -o")
+    check_output(target)
     model, gpu = _asked(model, "--model", "Model"), _asked(gpu, "--gpu", "GPU").lower()
     tp = tp or _fewest(model, gpu)
     text = _text(target, model, gpu, (prefill, decode), tp, framework, _workload(trace, rate), (ttft, tpot))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable
+from functools import partial
 from itertools import accumulate
 from pathlib import Path
 from types import ModuleType
@@ -25,6 +26,23 @@ _CHECKED_QUERIES = 16
 _FORMATS = {"bf16": torch.bfloat16, "fp8": torch.float8_e4m3fn}
 _TOLERANCES = {"bf16": ATTENTION_TOLERANCE, "fp8": 2.0**-4}
 """fp8: probabilities are rounded to e4m3 (3 bits, about 0.027 in norm) before the second product."""
+
+
+def paged_decode_error(
+    q: torch.Tensor,
+    caches: tuple[torch.Tensor, torch.Tensor],
+    table: torch.Tensor,
+    lengths: tuple[int, ...],
+    out: torch.Tensor,
+) -> float:
+    """Largest relative error of some results ``out`` of queries ``q``, both [sequences, heads, dimension], over the
+    pages of keys and values that ``table`` names."""
+    worst = 0.0
+    for i in some_rows(len(lengths), _CHECKED_SEQUENCES):
+        k, v = (sequence(cache, table, i, lengths[i]) for cache in caches)
+        position = torch.tensor([lengths[i] - 1], device="cuda")
+        worst = max(worst, relative_error(out[i : i + 1], reference.attention(q[i : i + 1], k, v, position)))
+    return worst
 
 
 class FlashAttention3:
@@ -95,14 +113,7 @@ class FlashAttention3:
         starts = _starts(point.queries)
         call = self._call(q, keys, values, out, (1, max(point.lengths)), starts, used_k=used, table=table)
 
-        def error() -> float:
-            worst = 0.0
-            for i in some_rows(batch, _CHECKED_SEQUENCES):
-                k, v = (sequence(cache, table, i, point.lengths[i]) for cache in (keys, values))
-                position = torch.tensor([point.lengths[i] - 1], device="cuda")
-                worst = max(worst, relative_error(out[i : i + 1], reference.attention(q[i : i + 1], k, v, position)))
-            return worst
-
+        error = partial(paged_decode_error, q, (keys, values), table, point.lengths, out)
         return Kernel(self._label("paged_decode"), call, [out], error, _TOLERANCES[point.dtype])
 
     def _label(self, function: str) -> str:

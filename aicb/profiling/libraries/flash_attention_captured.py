@@ -8,20 +8,21 @@ is captured for the longest sequence that the engine allows (`CAPTURED_TOKENS`).
 
 from __future__ import annotations
 
+from functools import partial
 from itertools import accumulate
 from pathlib import Path
 
 import torch
 
 from aicb.kernels.point import Point
-from aicb.profiling.kernel_library import ATTENTION_TOLERANCE, Kernel, normal, relative_error, some_rows
-from aicb.profiling.libraries import reference
+from aicb.profiling.kernel_library import ATTENTION_TOLERANCE, Kernel, normal
+from aicb.profiling.libraries.flash_attention import paged_decode_error
 from aicb.profiling.libraries.flash_attention_mla import MOST_SPLITS
-from aicb.profiling.libraries.flash_mla import paged_cache, sequence
+from aicb.profiling.libraries.flash_mla import paged_cache
 from aicb.profiling.libraries.modules import load_operators
 
 CAPTURED_TOKENS = 32768
-_CHECKED_SEQUENCES = 3
+"""Longest sequence that an engine of these measurements allowed."""
 
 
 class FlashAttentionCaptured:
@@ -60,12 +61,5 @@ class FlashAttentionCaptured:
         )
         operator = torch.ops._vllm_fa3_C.fwd
 
-        def error() -> float:
-            worst = 0.0
-            for i in some_rows(batch, _CHECKED_SEQUENCES):
-                k, v = (sequence(cache, table, i, point.lengths[i]) for cache in (keys, values))
-                position = torch.tensor([point.lengths[i] - 1], device="cuda")
-                worst = max(worst, relative_error(out[i : i + 1], reference.attention(q[i : i + 1], k, v, position)))
-            return worst
-
+        error = partial(paged_decode_error, q, (keys, values), table, point.lengths, out)
         return Kernel("vllm_fa3/captured_decode", lambda: operator(*arguments), [out], error, ATTENTION_TOLERANCE)
