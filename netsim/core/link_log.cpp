@@ -19,15 +19,18 @@ LinkLog::LinkLog(std::size_t links, std::int64_t windows, TimePs window_ps)
     for (auto& table : carried_) table.resize(static_cast<std::size_t>(windows_));
 }
 
-double& LinkLog::at(Columns& columns, std::size_t link) {
+std::size_t LinkLog::column_of(std::size_t link) {
     std::int32_t& column = column_of_.at(link);
     if (column < 0) {
         column = static_cast<std::int32_t>(link_of_.size());
         link_of_.push_back(static_cast<std::int64_t>(link));
     }
-    const auto place = static_cast<std::size_t>(column);
-    if (place >= columns.size()) columns.resize(link_of_.size(), 0.0);
-    return columns[place];
+    return static_cast<std::size_t>(column);
+}
+
+LinkLog::Columns& LinkLog::widened(Columns& columns) const {
+    if (columns.size() < link_of_.size()) columns.resize(link_of_.size(), 0.0);
+    return columns;
 }
 
 LinkLog::Columns& LinkLog::columns_at(Traffic traffic, TimePs at_ps) {
@@ -36,13 +39,14 @@ LinkLog::Columns& LinkLog::columns_at(Traffic traffic, TimePs at_ps) {
 }
 
 void LinkLog::add(Traffic traffic, LinkId link, double bytes, TimePs from_ps) {
-    at(columns_at(traffic, from_ps), link) += bytes;
-    add_to_burst(from_ps / burst_ps_, link, bytes);
+    const std::size_t column = column_of(link);
+    widened(columns_at(traffic, from_ps))[column] += bytes;
+    if (Columns* open = burst_at(from_ps / burst_ps_)) widened(*open)[column] += bytes;
 }
 
-void LinkLog::add_to_burst(std::int64_t burst, std::size_t link, double bytes) {
+LinkLog::Columns* LinkLog::burst_at(std::int64_t burst) {
     if (burst > newest_burst_) open_burst(burst);
-    if (burst > newest_burst_ - kOpenBursts) at(open_[static_cast<std::size_t>(burst % kOpenBursts)], link) += bytes;
+    return burst > newest_burst_ - kOpenBursts ? &open_[static_cast<std::size_t>(burst % kOpenBursts)] : nullptr;
 }
 
 void LinkLog::open_burst(std::int64_t burst) {
@@ -88,31 +92,32 @@ void LinkLog::spread(Traffic traffic, const std::vector<std::int64_t>& links, co
                      TimePs start_ps, TimePs end_ps, double times) {
     if (links.empty()) return;
     while (end_ps / window_ps_ >= windows_) widen();
+    places_.clear();
+    for (const std::int64_t link : links) places_.push_back(column_of(static_cast<std::size_t>(link)));
     for (TimePs window = start_ps / window_ps_; window <= end_ps / window_ps_; ++window) {
         const TimePs begin_ps = std::max(start_ps, window * window_ps_);
         const TimePs until_ps = std::min(end_ps, (window + 1) * window_ps_);
         if (begin_ps == until_ps && end_ps > start_ps) continue;
         const double share =
             end_ps > start_ps ? static_cast<double>(until_ps - begin_ps) / static_cast<double>(end_ps - start_ps) : 1.0;
-        Columns& columns = columns_at(traffic, begin_ps);
-        for (std::size_t place = 0; place < links.size(); ++place) {
-            at(columns, static_cast<std::size_t>(links[place])) += link_bytes[place] * times * share;
-        }
+        add_at_places(columns_at(traffic, begin_ps), link_bytes, times, share);
     }
-    spread_over_bursts(links, link_bytes, start_ps, end_ps, times);
+    spread_over_bursts(link_bytes, start_ps, end_ps, times);
 }
 
-void LinkLog::spread_over_bursts(const std::vector<std::int64_t>& links, const std::vector<double>& link_bytes,
-                                 TimePs start_ps, TimePs end_ps, double times) {
+void LinkLog::add_at_places(Columns& columns, const std::vector<double>& link_bytes, double times, double share) {
+    double* const into = widened(columns).data();
+    for (std::size_t i = 0; i < places_.size(); ++i) into[places_[i]] += link_bytes[i] * times * share;
+}
+
+void LinkLog::spread_over_bursts(const std::vector<double>& link_bytes, TimePs start_ps, TimePs end_ps, double times) {
     const std::int64_t last = std::max(start_ps, end_ps - 1) / burst_ps_;
     for (std::int64_t burst = std::max(start_ps / burst_ps_, last - kOpenBursts + 1); burst <= last; ++burst) {
         const TimePs begin_ps = std::max(start_ps, burst * burst_ps_);
         const TimePs until_ps = std::min(end_ps, (burst + 1) * burst_ps_);
         const double share =
             end_ps > start_ps ? static_cast<double>(until_ps - begin_ps) / static_cast<double>(end_ps - start_ps) : 1.0;
-        for (std::size_t place = 0; place < links.size(); ++place) {
-            add_to_burst(burst, static_cast<std::size_t>(links[place]), link_bytes[place] * times * share);
-        }
+        if (Columns* open = burst_at(burst)) add_at_places(*open, link_bytes, times, share);
     }
 }
 

@@ -49,12 +49,16 @@ class LinkLog {
   private:
     using Columns = std::vector<double>;  // [touched links]
 
-    double& at(Columns& columns, std::size_t link);
+    std::size_t column_of(std::size_t link);
+    // The same with room for all touched links.
+    Columns& widened(Columns& columns) const;
     Columns& columns_at(Traffic traffic, TimePs at_ps);
-    void add_to_burst(std::int64_t burst, std::size_t link, double bytes);
+    // nullptr for a burst whose sums are final.
+    Columns* burst_at(std::int64_t burst);
     void open_burst(std::int64_t burst);
-    void spread_over_bursts(const std::vector<std::int64_t>& links, const std::vector<double>& link_bytes,
-                            TimePs start_ps, TimePs end_ps, double times);
+    // Adds a share of bytes to the columns of the links that are being spread over (`places_`).
+    void add_at_places(Columns& columns, const std::vector<double>& link_bytes, double times, double share);
+    void spread_over_bursts(const std::vector<double>& link_bytes, TimePs start_ps, TimePs end_ps, double times);
     std::vector<Columns> fullest_bursts() const;
     // Raises the fullest bursts of a window to this one.
     void close(std::int64_t burst, std::vector<Columns>& fullest) const;
@@ -69,6 +73,7 @@ class LinkLog {
     std::vector<Columns> fullest_;                             // [windows] of bursts that are closed
     std::vector<Columns> open_;                                // [kOpenBursts] by number modulo their count
     std::int64_t newest_burst_ = -1;
+    std::vector<std::size_t> places_;
 };
 
 }  // namespace netsim
