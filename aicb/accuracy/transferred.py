@@ -11,7 +11,6 @@ weights in turns. Both GPUs have the same clock law, so that clocks cancel.
 
 from __future__ import annotations
 
-import csv
 import gzip
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -20,6 +19,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as arrow_compute
+import pyarrow.csv as arrow_csv
 
 from aicb.estimators.transfer_reference import Parts, parts_of, shares, transfer_error, transferred_us
 from aicb.kernels.decode_attention import DecodeAttention
@@ -189,12 +191,10 @@ def transferred(folder: Path) -> Iterator[TransferErrors]:
 
 def _compare(comparison: Comparison, folder: Path) -> Iterator[TransferErrors]:
     points = []
+    gpus = [replace(gpu, l2_bytes=gpu.l2_bytes // comparison.copies) for gpu in (ORIGIN, TARGET)]
     for shape, (origin_us, target_us) in _pairs(comparison, folder):
         cost = comparison.cost(shape)
-        here, there = (
-            parts_of(cost, True, replace(gpu, l2_bytes=gpu.l2_bytes // comparison.copies), ORIGIN)
-            for gpu in (ORIGIN, TARGET)
-        )
+        here, there = (parts_of(cost, True, gpu, ORIGIN) for gpu in gpus)
         points.append(compared(origin_us, target_us, (here, there), is_product=comparison.table == "gemm"))
     yield from by_class(comparison.kernel, points)
 
@@ -249,13 +249,22 @@ def _pairs(comparison: Comparison, folder: Path) -> list[tuple[tuple[int, ...], 
     path = folder / f"{comparison.table}.csv.gz"
     if not path.is_file():
         raise InputError(f"{folder}: found no {path.name}, expected aiconfigurator's tables of both GPUs")
+    table = _read(path)
+    for key, value in comparison.chosen.items():
+        table = table.filter(arrow_compute.equal(table[key], value))
     times: defaultdict[tuple[int, ...], defaultdict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
-    with gzip.open(path, "rt", encoding="utf-8") as file:
-        for row in csv.DictReader(file):
-            if all(row[key] == value for key, value in comparison.chosen.items()):
-                shape = tuple(int(row[name]) for name in comparison.shape)
-                times[shape][row["system"]].append(float(row["latency_us"]))
+    columns = [table[name].to_pylist() for name in (*comparison.shape, "system", "latency_us")]
+    for *shape, system, latency_us in zip(*columns, strict=True):
+        times[tuple(map(int, shape))][system].append(float(latency_us))
     both = [(shape, found) for shape, found in times.items() if len(found) == len(SYSTEMS)]
     kept = both[:: -(-len(both) // MOST_ROWS) or 1]
     means = [(shape, tuple(float(np.mean(found[system])) for system in SYSTEMS)) for shape, found in kept]
     return [(shape, (h200, h100)) for shape, (h200, h100) in means]
+
+
+def _read(path: Path) -> pa.Table:
+    """A table of texts."""
+    with gzip.open(path) as file:
+        names = file.readline().decode().strip().split(",")
+        options = arrow_csv.ConvertOptions(column_types=dict.fromkeys(names, pa.string()))
+        return arrow_csv.read_csv(file, arrow_csv.ReadOptions(column_names=names), convert_options=options)
