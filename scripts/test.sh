@@ -24,7 +24,8 @@ if [ "$(uname -sm)" = "Linux x86_64" ]; then
 fi
 install_project -e '.[test]' "${ns3[@]}"
 if [ -n "${CI:-}" ]; then
-    install_project torch==2.13.0  # the profiler's harness runs on CPUs too; elsewhere its tests skip without torch
+    # The profiler's harness runs on CPUs too, and searches on a cluster of Ray; elsewhere their tests skip without them.
+    install_project torch==2.13.0 'ray>=2.9'
 fi
 export PATH="$PWD/.venv/bin:$PATH"
 
