@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from decimal import Decimal
 from pathlib import Path
 from typing import NoReturn
@@ -11,6 +11,7 @@ from typing import NoReturn
 from boundary.errors import InputError
 from boundary.plain_text import name_fault
 from boundary.quoting import quoted
+from vidur_pd.config.workload import TraceColumn
 from vidur_pd.workload.formats import Layout
 from vidur_pd.workload.workload import MAX_TOKENS
 
@@ -23,53 +24,60 @@ class RowChecker:
 
     path: Path
     layout: Layout
+    own_names: Mapping[TraceColumn, str] = field(default_factory=dict)
+    """Names that the file has for columns of the format."""
 
-    def refuse(self, line: int, field: str, found: object, expected: str) -> NoReturn:
+    def refuse(self, line: int, column: str, found: object, expected: str) -> NoReturn:
         """Raises, always."""
         shown = str(found)[:60] if isinstance(found, Decimal | _Count) else quoted(found)
-        raise InputError(f"{self.path}: line {line}: {field}: found {shown}, expected {expected}")
+        raise InputError(f"{self._place(line, column)}: found {shown}, expected {expected}")
 
-    def name(self, line: int, field: str, found: object) -> str:
+    def _place(self, line: int, column: str) -> str:
+        """Of a cell, by the name of the column in the file."""
+        own = {str(ours): quoted(theirs) for ours, theirs in self.own_names.items()}
+        return f"{self.path}: line {line}: {own.get(column, column)}"
+
+    def name(self, line: int, column: str, found: object) -> str:
         """An id: text on one line, or a number."""
         if not isinstance(found, str | int | Decimal) or isinstance(found, bool):
-            self.refuse(line, field, found, "text or a number")
+            self.refuse(line, column, found, "text or a number")
         if fault := name_fault(text := str(found)):
-            raise InputError(f"{self.path}: line {line}: {field}: {fault}")
+            raise InputError(f"{self._place(line, column)}: {fault}")
         return text
 
     def time_ps(self, line: int, found: object) -> int:
         """An arrival time, in the unit of the format."""
-        field = self.layout.arrival or "arrival"
+        column = self.layout.arrival or "arrival"
         if not isinstance(found, str | int | Decimal) or isinstance(found, bool):
-            self.refuse(line, field, found, self.layout.time_text)
+            self.refuse(line, column, found, self.layout.time_text)
         try:
             time_ps = self.layout.time_to_ps(found)
         except ValueError:
-            self.refuse(line, field, found, self.layout.time_text)
+            self.refuse(line, column, found, self.layout.time_text)
         if time_ps < 0:
-            self.refuse(line, field, found, "no negative time")
+            self.refuse(line, column, found, "no negative time")
         return time_ps
 
-    def tokens(self, line: int, field: str, found: object, least: int = 1, most: int = MAX_TOKENS) -> int:
+    def tokens(self, line: int, column: str, found: object, least: int = 1, most: int = MAX_TOKENS) -> int:
         """A token count from ``least`` to ``most``."""
         if type(found) is int:
             value = found
         elif isinstance(found, str) and _is_number(found):
             value = int(found)
         else:
-            self.refuse(line, field, found, f"a whole number of at least {least}")
+            self.refuse(line, column, found, f"a whole number of at least {least}")
         if not least <= value <= most:
-            self.refuse(line, field, found, f"a whole number from {least} to {most}")
+            self.refuse(line, column, found, f"a whole number from {least} to {most}")
         return value
 
-    def whole(self, line: int, field: str, found: object) -> int:
+    def whole(self, line: int, column: str, found: object) -> int:
         """A whole number of at most 32 bits, of either sign."""
         text = found.strip() if isinstance(found, str) else ""
         value = found if type(found) is int else None
         if _is_number(text.removeprefix("-")):
             value = int(text)
         if value is None or not -(2**31) <= value < 2**31:
-            self.refuse(line, field, found, f"a whole number from {-(2**31)} to {2**31 - 1}")
+            self.refuse(line, column, found, f"a whole number from {-(2**31)} to {2**31 - 1}")
         return value
 
     def hash_ids(self, line: int, found: object, hashed_tokens: int, block_tokens: int) -> Sequence[int]:

@@ -81,7 +81,7 @@ def read_trace(
             else:
                 own = selection.columns or {}
                 rows = _json_rows(file, path, layout) if layout.is_json else _csv_rows(file, path, layout, own)
-            checker = RowChecker(path, layout)
+            checker = RowChecker(path, layout, selection.columns or {})
             workload = _collect(rows, checker, selection)
     except UnicodeDecodeError:
         raise InputError(f"{path}: found bytes that are not UTF-8, expected a request trace") from None
