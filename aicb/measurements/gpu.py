@@ -70,6 +70,8 @@ class Gpu:
     """Share of the bf16 peak that the best published product reaches, where that falls short of the measured GPU's."""
     interconnect_as: str | None = None
     """GPU whose NVLink and collectives stand for this one's where a collectives model does not know it."""
+    host_bytes_per_s: float | None = None
+    """Nominal rate of its link to the host's memory, per direction; 63 GB/s, PCIe 5.0 x16, where it is not stated."""
     table: Path | None = None
     """Folder of its measured kernel times."""
 
@@ -147,7 +149,8 @@ def gpu_files(name_or_path: str) -> list[Path]:
 
 _PROVENANCE = "provenance.json"
 _INTEGERS = ("hbm_bytes", "sms", "l2_bytes")
-_NUMBERS = ("hbm_bytes_per_s", "peak_bf16_flops", "peak_fp8_flops", "boost_mhz", "power_w", "matmul_share")
+_OPTIONAL_NUMBERS = ("peak_fp8_flops", "boost_mhz", "power_w", "matmul_share", "host_bytes_per_s")
+_NUMBERS = ("hbm_bytes_per_s", "peak_bf16_flops", *_OPTIONAL_NUMBERS)
 _TEXTS = ("name", "source", "interconnect_as", "architecture")
 _LIMITS = {
     "hbm_bytes": (2**20, 2**50),
@@ -159,9 +162,10 @@ _LIMITS = {
     "boost_mhz": (1, 1e6),
     "power_w": (1, 1e6),
     "matmul_share": (1e-3, 1),
+    "host_bytes_per_s": (1e6, 1e14),
 }
 """A thousand times and more around the devices there are; times of kernels stay within the clock."""
-_OPTIONAL = frozenset({"interconnect_as", "peak_fp8_flops", "architecture", "boost_mhz", "power_w", "matmul_share"})
+_OPTIONAL = frozenset({"interconnect_as", "architecture", *_OPTIONAL_NUMBERS})
 
 
 def _parse(text: str, where: str, folder: Path) -> Gpu:

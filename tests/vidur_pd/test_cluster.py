@@ -1,12 +1,21 @@
 from __future__ import annotations
 
+from typing import Any
+
+import numpy as np
 import pytest
 
 from boundary.errors import InputError
+from netsim import Topology
 from netsim.topologies.build import NvswitchSpec, RailOptimizedSpec
+from netsim.topologies.build import build as build_topology
+from netsim.topologies.own_rates import with_server_rates
+from netsim.topology import LinkKind
+from tests.integration.small_runs import config, pool
 from vidur_pd.cluster.placement import Cluster
 from vidur_pd.cluster.placement import build_cluster as build
 from vidur_pd.config import ClusterConfig, PoolConfig
+from vidur_pd.simulation.plan import plan_simulation
 
 
 def cluster(*pools: PoolConfig, nodes: int | None = None) -> ClusterConfig:
@@ -70,3 +79,44 @@ def test_one_nvlink_domain_for_two_kinds_of_gpus_is_refused_with_both() -> None:
     for topology in (NvswitchSpec(gpus_per_node=8), RailOptimizedSpec(gpus_per_node=8, nodes=1)):
         with pytest.raises(InputError, match="a server has GPUs of one kind, found in pools few h200, other h20"):
             build_cluster(ClusterConfig(topology=topology, pools=(few, other)))
+
+
+def rates_of(topology: Topology, kind: LinkKind) -> list[list[float]]:
+    """[servers] distinct rates [Gbit/s] of the links of a kind that GPUs and hosts of a server have."""
+    server = {gpu: topology.node_of(gpu) for gpu in range(topology.gpus)}
+    server |= {int(host): node for node in range(topology.gpus // 8) for host in topology.hosts_of(node)}
+    found: list[set[float]] = [set() for _ in range(topology.gpus // 8)]
+    for link in np.flatnonzero(topology.link_kind == kind).tolist():
+        ends = (int(topology.link_src[link]), int(topology.link_dst[link]))
+        for end in ends:
+            if end in server:
+                found[server[end]].add(topology.capacity_bps[link] / 1e9)
+    return [sorted(rates) for rates in found]
+
+
+@pytest.mark.parametrize("fields", [{}, {"nvswitches_per_node": 4}], ids=["one plane", "four planes"])
+def test_servers_have_the_links_of_their_own_gpus(fields: dict[str, Any]) -> None:
+    """A100: 12 NVLinks of 20 GB/s as NCCL reckons, and PCIe 4.0 x16; H200: 18 of 20.6 GB/s, PCIe 5.0 x16. What the
+    topology states holds for all."""
+    pools = [pool("p", "prefill", tp=8, hardware="a100"), pool("d", "decode", tp=8)]
+    topology = {"kind": "rail_optimized", "gpus_per_node": 8, "pcie": {}, **fields}
+    planes = fields.get("nvswitches_per_node", 1)
+    plan = plan_simulation(config(pools, topology=topology))
+    assert rates_of(plan.topology, LinkKind.NVLINK) == [[1920 / planes], [2966.4 / planes]]
+    assert rates_of(plan.topology, LinkKind.PCIE) == [[252], [504]]
+    again = plan_simulation(plan.config)  # as it is written beside results
+    assert (again.topology.capacity_bps == plan.topology.capacity_bps).all()
+    stated = plan_simulation(config(pools, topology={**topology, "nvlink": "900Gbps", "pcie": {"rate": "100Gbps"}}))
+    assert rates_of(stated.topology, LinkKind.NVLINK) == [[900 / planes]] * 2
+    assert rates_of(stated.topology, LinkKind.PCIE) == [[100]] * 2
+
+
+def test_only_links_inside_servers_have_a_rate_by_server() -> None:
+    topology = build_topology(RailOptimizedSpec(gpus_per_node=2, nodes=2))
+    for kind, shares, expected in (
+        (LinkKind.NIC, [1, 1], "found nic, expected a link inside servers"),
+        (LinkKind.NVLINK, [1], "expected 2 above 0"),
+        (LinkKind.NVLINK, [1, 0], "expected 2 above 0"),
+    ):
+        with pytest.raises(InputError, match=expected):
+            with_server_rates(topology, kind, shares)

@@ -49,14 +49,6 @@ class Cluster:
     placements: tuple[Placement, ...]
 
 
-def with_nvlink_of(config: ClusterConfig, nvlink_bps: int) -> ClusterConfig:
-    """The same cluster with this NVLink rate, where the topology gives none of its own."""
-    spec = config.topology
-    if isinstance(spec, FileSpec) or "nvlink" in spec.model_fields_set:
-        return config
-    return config.model_copy(update={"topology": spec.model_copy(update={"nvlink": nvlink_bps})})
-
-
 def build_cluster(config: ClusterConfig, gpus: Mapping[str, str]) -> Cluster:
     """Builds the topology, sized for the pools where its size is left open, and places the instances in order.
 

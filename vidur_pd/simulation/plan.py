@@ -5,12 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import simccl
-from aicb import Model, Precision, load_model
+from aicb import Gpu, Model, Precision, load_model
 from boundary.errors import InputError
 from netsim import Topology
+from netsim.topologies.defaults import PCIE_BPS
 from netsim.units import PS_PER_MS, PS_PER_US
-from vidur_pd.cluster.placement import Placement, build_cluster, with_nvlink_of
+from vidur_pd.cluster.placement import Placement, build_cluster
 from vidur_pd.cluster.routing.router import routing_class, routing_options
+from vidur_pd.cluster.server_links import GpuLinks, with_fastest, with_own_links
 from vidur_pd.config import Role, SimulationConfig, hourly_price
 from vidur_pd.execution.coupling.plan import CouplingPlan, plan_coupling
 from vidur_pd.faults.plan import Fault, plan_faults
@@ -94,10 +96,12 @@ def plan_simulation(
     coupling = plan_coupling(config)
     model = load_model(config.model)
     gpus = {pool.name: gpu_of(config, pool) for pool in config.cluster.pools}
-    # Of several kinds the fastest NVLink: what the others' collectives put on it is held back by their own rate.
-    nvlink_bps = max(round(simccl.gpu_named(gpu.interconnect).nvlink_gbytes_per_s * 8e9) for gpu in gpus.values())
-    config = config.model_copy(update={"cluster": with_nvlink_of(config.cluster, nvlink_bps)})
-    cluster = build_cluster(config.cluster, {name: gpu.name for name, gpu in gpus.items()})
+    links = {name: _links_of(gpu) for name, gpu in gpus.items()}
+    cluster = build_cluster(with_fastest(config.cluster, links), {name: gpu.name for name, gpu in gpus.items()})
+    if len(set(links.values())) == 1:
+        config = config.model_copy(update={"cluster": with_fastest(config.cluster, links)})
+    else:
+        cluster = with_own_links(cluster, config.cluster, links)
     estimators: Estimators = {}
     known = {} if known is None else known
     pools = {pool.name: known_pool(config, pool, model, estimators, known) for pool in config.cluster.pools}
@@ -119,6 +123,12 @@ def plan_simulation(
         faults=plan_faults(config, cluster.topology, cluster.placements),
         hash_block_tokens=hash_block_tokens or HASH_BLOCK_TOKENS,
     )
+
+
+def _links_of(gpu: Gpu) -> GpuLinks:
+    """Of the GPU's NVLink, the rate that NCCL reckons with."""
+    nvlink_bps = round(simccl.gpu_named(gpu.interconnect).nvlink_gbytes_per_s * 8e9)
+    return GpuLinks(nvlink_bps, PCIE_BPS if gpu.host_bytes_per_s is None else round(gpu.host_bytes_per_s * 8))
 
 
 def _check_kv(config: SimulationConfig, pools: dict[str, PoolModel]) -> None:

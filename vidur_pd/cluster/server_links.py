@@ -1,0 +1,59 @@
+"""Links inside servers: of pools with other GPUs each has its own NVLink, and its own way to the memory of the host."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from netsim.topologies.build import FileSpec
+from netsim.topologies.own_rates import with_server_rates
+from netsim.topology import LinkKind
+from vidur_pd.cluster.placement import Cluster
+from vidur_pd.config import ClusterConfig
+
+
+@dataclass(frozen=True, slots=True)
+class GpuLinks:
+    """Rates of a GPU's links inside its server, per direction."""
+
+    nvlink_bps: int
+    host_bps: int
+
+
+def with_fastest(config: ClusterConfig, links: Mapping[str, GpuLinks]) -> ClusterConfig:
+    """The cluster with the rates of the fastest GPUs of its pools (``links`` by name), where its topology has none."""
+    spec = config.topology
+    if isinstance(spec, FileSpec):
+        return config
+    changed: dict[str, object] = {}
+    if "nvlink" not in spec.model_fields_set:
+        changed["nvlink"] = max(each.nvlink_bps for each in links.values())
+    if spec.pcie is not None and "rate" not in spec.pcie.model_fields_set:
+        changed["pcie"] = spec.pcie.model_copy(update={"rate": max(each.host_bps for each in links.values())})
+    return config.model_copy(update={"topology": spec.model_copy(update=changed)}) if changed else config
+
+
+def with_own_links(cluster: Cluster, config: ClusterConfig, links: Mapping[str, GpuLinks]) -> Cluster:
+    """The cluster with each server's rates, where ``config`` leaves them open.
+
+    Servers without an instance have the rates of the fastest.
+    """
+    spec, topology = config.topology, cluster.topology
+    if isinstance(spec, FileSpec):
+        return cluster
+    if "nvlink" not in spec.model_fields_set:
+        shares = _shares(cluster, links, lambda each: each.nvlink_bps)
+        topology = with_server_rates(topology, LinkKind.NVLINK, shares)
+    if spec.pcie is not None and "rate" not in spec.pcie.model_fields_set:
+        topology = with_server_rates(topology, LinkKind.PCIE, _shares(cluster, links, lambda each: each.host_bps))
+    return replace(cluster, topology=topology)
+
+
+def _shares(cluster: Cluster, links: Mapping[str, GpuLinks], rate: Callable[[GpuLinks], int]) -> Sequence[float]:
+    """[servers] rate over that of the fastest."""
+    topology, fastest_bps = cluster.topology, max(map(rate, links.values()))
+    shares = [1.0] * (topology.gpus // topology.gpus_per_node)
+    for placement in cluster.placements:
+        for gpu in placement.gpus:
+            shares[topology.node_of(gpu)] = rate(links[placement.pool]) / fastest_bps
+    return shares
