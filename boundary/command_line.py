@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import gc
 import json
 import logging
 import os
 import sys
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from typing import NoReturn
 
 import typer
 
+from boundary.cycles import few_searches_for_cycles
 from boundary.interruption import Interrupted, interruptible
 from boundary.quoting import one_line
-
-YOUNG_OBJECTS = 100_000
-"""Objects between two searches for cycles: what a simulation makes stays, so that Python's 700 find hardly anything."""
 
 
 def run_command_line(app: typer.Typer, program: str) -> NoReturn:
@@ -34,7 +30,7 @@ def run_command_line(app: typer.Typer, program: str) -> NoReturn:
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]  # whatever the locale can write
     try:
-        with interruptible(program), _few_searches_for_cycles():
+        with interruptible(program), few_searches_for_cycles():
             result = app(args=sys.argv[1:] or ["--help"], prog_name=program, standalone_mode=False)
             sys.stdout.flush()
     except Interrupted as interruption:
@@ -59,17 +55,6 @@ def print_summary(summary: Mapping[str, object], as_json: bool) -> None:
     width = max(map(len, summary), default=0)
     for name, value in summary.items():
         console.print(f"{name:>{width}}  {value}", markup=False)
-
-
-@contextmanager
-def _few_searches_for_cycles() -> Iterator[None]:
-    """Python's own threshold comes back for who runs a command inside a process of theirs, as tests do."""
-    before = gc.get_threshold()
-    gc.set_threshold(YOUNG_OBJECTS)
-    try:
-        yield
-    finally:
-        gc.set_threshold(*before)
 
 
 def _reported(error: Exception) -> tuple[str, int]:

@@ -8,6 +8,7 @@ from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
+from boundary.cycles import few_searches_for_cycles
 from boundary.errors import InputError
 from vidur_pd.config import SimulationConfig
 from vidur_pd.config.file import load_config, parse_config
@@ -46,6 +47,11 @@ def simulate(
 
 def prepare(config: Configuration, workload: Workload | None = None, *, settings: Sequence[str] = ()) -> Simulation:
     """A simulation up to simulated time; see `simulate`. Close it before the next, where the backend is ns3."""
+    with few_searches_for_cycles():
+        return _prepared(config, workload, settings)
+
+
+def _prepared(config: Configuration, workload: Workload | None, settings: Sequence[str]) -> Simulation:
     parsed, folder, where = _parsed(config, settings)
     if workload is None:
         workload = load_workload(parsed.workload, base_dir=folder, rng=lambda name: generator(parsed.seed, name))

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from boundary.cycles import few_searches_for_cycles
 from boundary.errors import InputError
 from boundary.output_files import naming_failures
 from boundary.result_folder import ResultFolder
@@ -45,7 +46,7 @@ def write_result(result: Result, out: Path) -> None:
         InputError: where a result cannot be, or a file of the user would be in its way.
         OutputError: the disk is full.
     """
-    with result_folder(out) as folder:
+    with few_searches_for_cycles(freezes=True), result_folder(out) as folder:
         write_files(result, folder)
         folder.place()
 

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import gc
 import resource
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from datetime import UTC, datetime
-from typing import Final
 
+from boundary.cycles import few_searches_for_cycles
 from netsim import LogsLinks
 from netsim.units import PS_PER_S
 from vidur_pd._core import Loop
@@ -33,22 +30,6 @@ from vidur_pd.simulation.lifecycle import RequestLifecycle
 from vidur_pd.simulation.state import SimulationState
 from vidur_pd.workload import Workload
 from vidur_pd.workload.source import RequestSource
-
-OBJECTS_BETWEEN_COLLECTIONS: Final = 50_000
-"""Python's 700 would have it look a hundred times at the operators that are being priced. Our choice."""
-
-
-@contextmanager
-def _few_collections() -> Iterator[None]:
-    """Rare collections of cycles by Python: a run makes hardly any, and what was made before outlives it."""
-    youngest, *older = gc.get_threshold()
-    gc.freeze()
-    gc.set_threshold(max(youngest, OBJECTS_BETWEEN_COLLECTIONS) if youngest else 0, *older)
-    try:
-        yield
-    finally:
-        gc.set_threshold(youngest, *older)
-        gc.unfreeze()
 
 
 class Simulation:
@@ -134,7 +115,7 @@ class Simulation:
         self._control.schedule_faults()
         self._lifecycle.schedule_arrivals()
         try:
-            with _few_collections():
+            with few_searches_for_cycles(freezes=True):
                 self._driver.run(records, len(self._source.workload), progress)
         finally:
             self._loop.advance_with(None)  # its owner may close the network now
