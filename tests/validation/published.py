@@ -25,10 +25,13 @@ class Row:
     """A published figure and its answer."""
 
     name: str
-    """File in ``examples/published``."""
+    file: str
+    """In ``examples/published``."""
     unit: str
     published: float
     simulated: Callable[[Result], float]
+    settings: Sequence[str] = ()
+    """What differs from the file."""
 
 
 def _prompt_tokens_per_s(result: Result) -> float:
@@ -52,17 +55,31 @@ def _decode_tokens_per_gpu(result: Result) -> float:
     return result.config.engine.max_seqs / tpot_s
 
 
+def _decode_tokens_per_node(result: Result) -> float:
+    return 8 * _decode_tokens_per_gpu(result)
+
+
+def _prompts(tokens: int, requests: int) -> Sequence[str]:
+    """Ten passes of 16,384 tokens on each of 32 GPUs."""
+    return [f"workload.requests={requests}", f"workload.lengths={{kind: fixed, prefill: {tokens}, decode: 1}}"]
+
+
+PER_H800, PER_NODE = "prompt tokens/s per H800", "prompt tokens/s per H100 node"
 ROWS: Sequence[Row] = (
-    Row("deepseek-prefill-ep32", "prompt tokens/s per H800", 7839.0, _per_gpu),
-    Row("sglang-prefill-ep32", "prompt tokens/s per H100 node", 50302.0, _per_node),
-    Row("deepseek-decode-ep128", "output tokens/s per H800", 2324.0, _decode_tokens_per_gpu),
+    Row("deepseek-prefill", "deepseek-prefill-ep32", PER_H800, 7839.0, _per_gpu),
+    Row("deepseek-decode", "deepseek-decode-ep128", "output tokens/s per H800", 2324.0, _decode_tokens_per_gpu),
+    Row("sglang-prefill-balanced", "sglang-prefill-ep32", PER_NODE, 59337.0, _per_node),
+    Row("sglang-prefill-4k", "sglang-prefill-ep32", PER_NODE, 50302.0, _per_node),
+    Row("sglang-prefill-2k", "sglang-prefill-ep32", PER_NODE, 54543.0, _per_node, _prompts(2048, 2560)),
+    Row("sglang-prefill-1k", "sglang-prefill-ep32", PER_NODE, 57674.0, _per_node, _prompts(1024, 5120)),
+    Row("sglang-decode", "sglang-decode-ep72", "output tokens/s per H100 node", 22282.0, _decode_tokens_per_node),
 )
 """deepseek-ai/profile-data as listed by alibaba/InferSim, and the SGLang team's post of 2025-05-05."""
 
 
 def score(row: Row) -> float:
     """The simulated figure of a row."""
-    return row.simulated(simulate(FOLDER / f"{row.name}.yaml"))
+    return row.simulated(simulate(FOLDER / f"{row.file}.yaml", settings=row.settings))
 
 
 def main() -> None:
