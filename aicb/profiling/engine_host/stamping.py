@@ -23,7 +23,7 @@ FOLDER_VARIABLE = "AICB_HOST_STAMPS"
 class StampingScheduler(AsyncScheduler):
     """A scheduler that notes ``add``, ``schedule`` and ``update`` of batches that are not empty.
 
-    Rows: what, begin, end, tokens, requests, requests still in their prompt. They are written whenever no request is left.
+    Rows: what, begin, end, tokens, requests, requests still in their prompt. Written whenever no request is left.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -139,7 +139,7 @@ class StampingWorker:
 
 
 def _forward_passes(runner: Any) -> list[tuple[Any, str, str]]:
-    """(owner, method, graph mode) of what runs a forward pass, for both runners of vLLM 0.24; mode "" is the context's."""
+    """(owner, method, graph mode) of what runs a forward pass in either runner; mode "" is the context's."""
     if hasattr(runner, "_model_forward"):
         return [(runner, "_model_forward", "")]
     manager = runner.cudagraph_manager

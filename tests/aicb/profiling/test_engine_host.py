@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
-from aicb.iteration.host import HostModel
+from aicb.__main__ import app
+from aicb.commands.profile_host import _host_file
+from aicb.iteration.host import HostModel, load_host
 from aicb.iteration.launches import Launches
 from aicb.profiling.engine_host.fit import host_of
 from aicb.profiling.engine_host.parts import Step, steps_of
@@ -93,3 +97,22 @@ def test_a_second_worker_slows_launching_far_more_than_a_process_of_its_own(toke
     alone = measured_launch_us("qwen3-30b-a3b", 1, "default", tokens)
     assert measured_launch_us("qwen3-30b-a3b", 1, "mp", tokens) / alone == pytest.approx(1.0, abs=0.05)
     assert 1.4 < measured_launch_us("qwen3-30b-a3b", 2, "default", tokens) / alone < 1.8
+
+
+def test_a_host_file_is_read_again(tmp_path: Path) -> None:
+    stamps = {"environment": {"cpu": "a CPU", "cores": 2, "gpus": ["a GPU"], "versions": {"vllm": "0.24.0"}}}
+    path = tmp_path / "host.yaml"
+    path.write_text(_host_file(HOST, "a model", stamps), encoding="utf-8")
+    assert load_host(str(path)) == HOST
+
+
+def test_the_command_asks_for_a_host_file(tmp_path: Path) -> None:
+    run = CliRunner().invoke(app, ["profile", "host", "--model", str(tmp_path / "config.json"), "-o", "host.txt"])
+    assert isinstance(run.exception, InputError)
+    assert "expected a file that ends in .yaml" in str(run.exception)
+
+
+def test_a_profile_of_kernels_still_needs_model_and_output() -> None:
+    run = CliRunner().invoke(app, ["profile"])
+    assert isinstance(run.exception, InputError)
+    assert "expected both" in str(run.exception)
