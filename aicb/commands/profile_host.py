@@ -35,8 +35,8 @@ def host(
         import vllm  # noqa: F401
     except ModuleNotFoundError as error:
         raise InputError(f"aicb profile host: found no module {error.name!r}, expected an installed vllm") from None
+    from aicb.commands.host_of_steps import host_of
     from aicb.profiling.engine_host.engine import EngineUnderTest, record
-    from aicb.profiling.engine_host.fit import host_of
     from aicb.profiling.engine_host.parts import request_latency_us, steps_of
 
     with tempfile.TemporaryDirectory() as folder:

@@ -63,7 +63,7 @@ def steps_of(recording: dict[str, Any]) -> list[Step]:
 
 def middle_us(steps: Sequence[Step], part: str) -> float:
     """Median of a part [µs]; ``part``: a field of `Step` that is a time."""
-    return median(getattr(step, part) for step in steps) * 1e6
+    return float(median(getattr(step, part) for step in steps)) * 1e6
 
 
 def request_latency_us(recording: dict[str, Any]) -> float:
@@ -71,11 +71,13 @@ def request_latency_us(recording: dict[str, Any]) -> float:
     rows = [row for row in recording["scheduler"] if row[1] >= recording["began"]]
     added = [row for row in rows if row[0] == "add"]
     updated = [row[2] for row in rows if row[0] == "update"]
-    sent = sorted(recording["requests"], key=lambda request: request[1])
+    sent = sorted(recording["requests"], key=lambda request: float(request[1]))
     there, back = [], []
-    for request, add in zip(sent, added, strict=False):
+    for number, (request, add) in enumerate(zip(sent, added, strict=True)):
+        is_first = number == 0 or sent[number - 1][2][-1] <= request[1]
+        is_last = number == len(sent) - 1 or request[2][-1] <= sent[number + 1][1]
         results = [end for end in updated if add[1] < end <= request[2][0]]
-        if results:
+        if is_first and is_last and results:
             there.append(add[1] - request[1])
             back.append(request[2][0] - results[-1])
-    return (median(there) + median(back)) * 1e6
+    return float(median(there) + median(back)) * 1e6

@@ -20,7 +20,7 @@ FOLDER_VARIABLE = "AICB_HOST_STAMPS"
 """Environment variable: the folder that a scheduler leaves its stamps in."""
 
 
-class StampingScheduler(AsyncScheduler):
+class StampingScheduler(AsyncScheduler):  # type: ignore[misc]
     """A scheduler that notes ``add``, ``schedule`` and ``update`` of batches that are not empty.
 
     Rows: what, begin, end, tokens, requests, requests still in their prompt. Written whenever no request is left.

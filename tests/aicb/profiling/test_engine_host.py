@@ -9,10 +9,10 @@ import pytest
 from typer.testing import CliRunner
 
 from aicb.__main__ import app
+from aicb.commands.host_of_steps import host_of
 from aicb.commands.profile_host import _host_file
 from aicb.iteration.host import HostModel, load_host
 from aicb.iteration.launches import Launches
-from aicb.profiling.engine_host.fit import host_of
 from aicb.profiling.engine_host.parts import Step, steps_of
 from boundary.errors import InputError
 from tests.validation.engine_figures import read_measurement
