@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from aicb.commands.profile_host import host
 from boundary.errors import InputError
 
 if TYPE_CHECKING:
@@ -30,13 +31,17 @@ class Weights(StrEnum):
 
 
 def register(app: typer.Typer) -> None:
-    """Adds ``profile`` to the command line."""
-    app.command()(profile)
+    """Adds ``profile`` and ``profile host`` to the command line."""
+    group = typer.Typer(invoke_without_command=True)
+    group.callback()(profile)
+    group.command()(host)
+    app.add_typer(group, name="profile")
 
 
 def profile(
-    model: Annotated[list[str], typer.Option(help="Built-in name or path of a config.json; repeatable.")],
-    output: Annotated[Path, typer.Option("--output", "-o", help="Directory of the results.")],
+    context: typer.Context,
+    model: Annotated[list[str] | None, typer.Option(help="Built-in name or path of a config.json; repeatable.")] = None,
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="Directory of the results.")] = None,
     device: Annotated[Device, typer.Option(help="cpu runs the same harness with torch's own kernels.")] = Device.CUDA,
     budget: Annotated[float, typer.Option(help="Seconds of measuring; the least valuable points are left out.")] = 600,
     only: Annotated[str, typer.Option(help="Operations to measure, comma separated; all by default.")] = "",
@@ -60,6 +65,10 @@ def profile(
     ] = False,
 ) -> None:
     """Measure the kernels a model needs, over partitions and token counts, into a Parquet table with provenance."""
+    if context.invoked_subcommand is not None:
+        return
+    if not model or output is None:
+        raise InputError("aicb profile: found no --model or no --output, expected both")
     from aicb.model.catalog import load_model, model_files
     from aicb.profiling.store import check_directory
     from aicb.profiling.sweep import Plan, count_by_op, plan_points

@@ -387,7 +387,7 @@ class IterationModel:
 
     def _host_times(self, stage: int) -> _core.HostTimes:
         """For C++."""
-        host, launches = self.host, self._launches(stage)
+        host, launches = self.host, self.launches(stage)
 
         def picoseconds(time_us: float) -> int:
             return round(time_us * PS_PER_US)
@@ -407,7 +407,7 @@ class IterationModel:
     def _launching_us(self, mode: GraphMode, launches: Launches) -> float:
         return self.host.launching_us(mode, launches)
 
-    def _launches(self, stage: int) -> Launches:
+    def launches(self, stage: int) -> Launches:
         """Of a prompt; a batch of decodes launches as much, but for latent attention."""
         layers = self.model.count_layers(stage_range(self.model, self.partition, stage))
         prompt = Batch.prefill([COUNTED_TOKENS])

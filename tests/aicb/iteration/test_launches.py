@@ -42,7 +42,7 @@ def counted(name: str, partition: Partition | None = None) -> Launches:
     kernel = "triton" if weights == "fp8" else "deep_gemm"
     precision = Precision(weights)  # type: ignore[arg-type]
     iterations = IterationModel(cut, partition or Partition(), precision, get_gpu("h200"), experts_kernel=kernel)  # type: ignore[arg-type]
-    return iterations._launches(0)
+    return iterations.launches(0)
 
 
 @pytest.mark.parametrize("name", MODELS)

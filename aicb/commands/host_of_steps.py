@@ -1,0 +1,59 @@
+"""Host of an engine from the parts of its steps: medians and differences of medians, nothing of tokens' times."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from statistics import median
+
+from aicb.iteration.host import HostModel
+from aicb.iteration.launches import Launches
+from aicb.profiling.engine_host.parts import Step, middle_us
+from boundary.errors import InputError
+
+
+def host_of(steps: Sequence[Step], launches: Launches, request_latency_us: float) -> HostModel:
+    """The times of a host.
+
+    Args:
+        steps: decodes of one request and of more in full graphs, prompts alone within the captured sizes and beyond.
+        launches: of the stage that ran.
+        request_latency_us: from the client to the scheduler, and from a result to the client.
+
+    Raises:
+        InputError: a kind of step is missing.
+    """
+    one = _only(steps, "decodes of one request", lambda step: step.mode == "full" and step.requests == 1)
+    many = _only(steps, "decodes of several requests", lambda step: step.mode == "full" and step.requests > 1)
+    pieces = _only(steps, "prompts in pieces", lambda step: step.mode == "piecewise" and step.requests == 1)
+    eager = _only(steps, "eager prompts", lambda step: step.mode == "eager" and step.requests == 1)
+    most = max(step.requests for step in many)
+    fullest = [step for step in many if step.requests == most]
+    replay_us, decode_us = middle_us(one, "launch_s"), _preparing_us(one)
+    longest = max(step.tokens for step in eager)
+    long, short = [step for step in eager if step.tokens == longest], pieces
+    shortest = min(step.tokens for step in short)
+    short = [step for step in short if step.tokens == shortest]
+    token_us = max(0.0, (_preparing_us(long) - _preparing_us(short)) / (longest - shortest))
+    return HostModel(
+        launch_us=replay_us,
+        piece_launch_us=(middle_us(pieces, "launch_s") - replay_us) / launches.pieces,
+        eager_launch_us=middle_us(eager, "launch_s") / launches.eager,
+        prepare_us=decode_us,
+        prompt_us=max(0.0, _preparing_us(short) - token_us * shortest - decode_us),
+        prompt_token_us=token_us,
+        request_us=max(0.0, (_preparing_us(fullest) - decode_us) / (most - 1)),
+        sample_us=middle_us(one, "sample_s"),
+        request_latency_us=request_latency_us,
+    )
+
+
+def _preparing_us(steps: Sequence[Step]) -> float:
+    """From the result before to the forward pass, hand-over to a worker apart: it waits for the step before."""
+    return median(step.schedule_s + step.prepare_s + step.output_s for step in steps) * 1e6
+
+
+def _only(steps: Sequence[Step], what: str, is_wanted: Callable[[Step], bool]) -> list[Step]:
+    wanted = [step for step in steps if is_wanted(step)]
+    if not wanted:
+        raise InputError(f"steps: found none that are {what}, expected some")
+    return wanted

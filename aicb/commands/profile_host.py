@@ -1,0 +1,77 @@
+"""The command that measures the host of this machine with an engine on it."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from boundary.errors import InputError
+from boundary.text_files import read_text
+
+if TYPE_CHECKING:
+    from aicb.iteration.host import HostModel
+    from aicb.iteration.launches import Launches
+
+
+def host(
+    model: Annotated[Path, typer.Option(help="A config.json as vLLM reads it; weights are random.")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="Host file to write, for engine.host.")],
+    layers: Annotated[int, typer.Option(min=0, help="Cut the model to so many layers; 0: all.")] = 0,
+    tp: Annotated[int, typer.Option(min=1, help="GPUs, a worker each.")] = 1,
+    kv_bytes: Annotated[int, typer.Option(min=1, help="KV cache per GPU.")] = 2_000_000_000,
+    recording: Annotated[Path | None, typer.Option(help="File for the stamps themselves (JSON).")] = None,
+) -> None:
+    """Measure this machine's host times with vLLM 0.24 on any GPU that holds the model, stamped from inside."""
+    if output.suffix not in (".yaml", ".yml"):
+        raise InputError(f"--output: found {str(output)!r}, expected a file that ends in .yaml")
+    configuration = json.loads(read_text(model, "a model's configuration"))
+    configuration |= {"num_hidden_layers": layers} if layers else {}
+    try:
+        import vllm  # noqa: F401
+    except ModuleNotFoundError as error:
+        raise InputError(f"aicb profile host: found no module {error.name!r}, expected an installed vllm") from None
+    from aicb.commands.host_of_steps import host_of
+    from aicb.profiling.engine_host.engine import EngineUnderTest, record
+    from aicb.profiling.engine_host.parts import request_latency_us, steps_of
+
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "config.json"
+        file.write_text(json.dumps(configuration), encoding="utf-8")
+        stamps = record(EngineUnderTest(folder, tp, {"kv_cache_memory_bytes": kv_bytes}))
+        launches = _launches(str(file), tp)
+    if recording is not None:
+        recording.write_text(json.dumps(stamps), encoding="utf-8")
+    found = host_of(steps_of(stamps), launches, request_latency_us(stamps))
+    output.write_text(
+        _host_file(found, f"{model.parent.name or model.name}, {layers or 'all'} layers, TP {tp}", stamps),
+        encoding="utf-8",
+    )
+    typer.echo(f"{output}: {found.eager_launch_us:.1f} us a launch, {found.prepare_us:.0f} us to prepare")
+
+
+def _launches(config: str, tp: int) -> Launches:
+    from aicb.iteration.model import IterationModel
+    from aicb.measurements.gpu import get_gpu
+    from aicb.model.catalog import load_model
+    from aicb.model.partition import Partition
+    from aicb.model.precision import Precision
+
+    return IterationModel(load_model(config), Partition(tp=tp), Precision(), get_gpu("h200")).launches(0)
+
+
+def _host_file(found: HostModel, what: str, stamps: dict[str, Any]) -> str:
+    """YAML that `aicb.iteration.host.load_host` reads; times of the device are not the host's and stay as they are."""
+    import yaml
+
+    times = {name: round(time, 2) for name, time in asdict(found).items() if name not in ("step_us", "gap_us")}
+    seen = stamps["environment"]
+    source = (
+        f"aicb profile host: {what}; {seen['cpu']}, {seen['cores']} cores, {', '.join(seen['gpus'])}, "
+        f"vLLM {seen['versions']['vllm']}; medians of parts stamped inside the engine"
+    )
+    return str(yaml.safe_dump({"source": source, **times}, sort_keys=False))

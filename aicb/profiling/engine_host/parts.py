@@ -1,0 +1,83 @@
+"""Parts of an engine's steps, from the stamps of `aicb.profiling.engine_host.engine.record` [s]."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import Any
+
+from boundary.errors import InputError
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One step of an engine; of several workers, the time of each part in the slowest of them [s]."""
+
+    mode: str
+    """What was replayed: ``full``, ``piecewise`` or ``eager``."""
+    tokens: int
+    requests: int
+    prompts: int
+    schedule_s: float
+    hand_over_s: float
+    """From the end of scheduling to where the last worker begins."""
+    prepare_s: float
+    """In the worker, to the forward pass."""
+    launch_s: float
+    sample_s: float
+    """From the end of the forward pass to the end of sampling."""
+    output_s: float
+
+
+def steps_of(recording: dict[str, Any]) -> list[Step]:
+    """Steps of a recording in their order.
+
+    Raises:
+        InputError: scheduler and workers noted other steps than each other.
+    """
+    rows = [row for row in recording["scheduler"] if row[1] >= recording["began"]]
+    scheduled = [row for row in rows if row[0] == "schedule"]
+    updated = [row for row in rows if row[0] == "update"]
+    steps = []
+    for number, workers in enumerate(zip(*recording["workers"], strict=True)):
+        if number >= len(updated) or any(worker[0] != scheduled[number][3] for worker in workers):
+            raise InputError(f"stamps: step {number}: found no step of as many tokens in the scheduler, expected one")
+        _, begin, end, tokens, requests, prompts = scheduled[number]
+        steps.append(
+            Step(
+                mode=workers[0][1],
+                tokens=tokens,
+                requests=requests,
+                prompts=prompts,
+                schedule_s=end - begin,
+                hand_over_s=max(worker[2] for worker in workers) - end,
+                prepare_s=max(worker[3] - worker[2] for worker in workers),
+                launch_s=max(worker[4] - worker[3] for worker in workers),
+                sample_s=max(worker[6] - worker[4] for worker in workers),
+                output_s=updated[number][2] - updated[number][1],
+            )
+        )
+    return steps
+
+
+def middle_us(steps: Sequence[Step], part: str) -> float:
+    """Median of a part [µs]; ``part``: a field of `Step` that is a time."""
+    return float(median(getattr(step, part) for step in steps)) * 1e6
+
+
+def request_latency_us(recording: dict[str, Any]) -> float:
+    """From the client's call to the scheduler, and from a result to the client: medians of prompts alone [µs]."""
+    rows = [row for row in recording["scheduler"] if row[1] >= recording["began"]]
+    added = [row for row in rows if row[0] == "add"]
+    updated = [row[2] for row in rows if row[0] == "update"]
+    sent = sorted(recording["requests"], key=lambda request: float(request[1]))
+    there, back = [], []
+    for number, (request, add) in enumerate(zip(sent, added, strict=True)):
+        is_first = number == 0 or sent[number - 1][2][-1] <= request[1]
+        is_last = number == len(sent) - 1 or request[2][-1] <= sent[number + 1][1]
+        results = [end for end in updated if add[1] < end <= request[2][0]]
+        if is_first and is_last and results:
+            there.append(add[1] - request[1])
+            back.append(request[2][0] - results[-1])
+    return float(median(there) + median(back)) * 1e6

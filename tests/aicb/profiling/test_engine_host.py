@@ -1,0 +1,118 @@
+"""Hosts from stamps inside an engine."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from aicb.__main__ import app
+from aicb.commands.host_of_steps import host_of
+from aicb.commands.profile_host import _host_file
+from aicb.iteration.host import HostModel, load_host
+from aicb.iteration.launches import Launches
+from aicb.profiling.engine_host.parts import Step, steps_of
+from boundary.errors import InputError
+from tests.validation.engine_figures import read_measurement
+
+HOST = HostModel(
+    launch_us=90.0,
+    piece_launch_us=40.0,
+    eager_launch_us=60.0,
+    prepare_us=1000.0,
+    prompt_us=800.0,
+    prompt_token_us=0.1,
+    request_us=15.0,
+    sample_us=700.0,
+    request_latency_us=2000.0,
+)
+LAUNCHES = Launches(pieces=64, eager=272)
+
+
+def step(mode: str, tokens: int, requests: int, prompts: int) -> Step:
+    """As the host above takes it."""
+    preparing_us = HOST.prepare_us + HOST.request_us * (requests - 1)
+    preparing_us += (HOST.prompt_us + HOST.prompt_token_us * tokens) if prompts else 0.0
+    launch_us = {
+        "full": HOST.launch_us,
+        "piecewise": HOST.launch_us + HOST.piece_launch_us * LAUNCHES.pieces,
+        "eager": HOST.eager_launch_us * LAUNCHES.eager,
+    }[mode]
+    parts_s = [time_us * 1e-6 for time_us in (100.0, 5.0, preparing_us - 150.0, launch_us, HOST.sample_us, 50.0)]
+    return Step(mode, tokens, requests, prompts, *parts_s)
+
+
+STEPS = [
+    *[step("full", requests, requests, 0) for requests in (1, 1, 1, 64, 256)],
+    *[step("piecewise", tokens, 1, 1) for tokens in (16, 300)],
+    *[step("eager", tokens, 1, 1) for tokens in (640, 2048)],
+]
+
+
+def test_a_host_is_found_again_in_its_steps() -> None:
+    found = host_of(STEPS, LAUNCHES, HOST.request_latency_us)
+    for name in HOST.__slots__:
+        assert getattr(found, name) == pytest.approx(getattr(HOST, name), rel=1e-6), name
+
+
+def test_a_missing_kind_of_step_is_named() -> None:
+    with pytest.raises(InputError, match="found none that are eager prompts"):
+        host_of([step for step in STEPS if step.mode != "eager"], LAUNCHES, 0.0)
+
+
+def recording(tokens_of_worker: int = 640) -> dict[str, Any]:
+    """One step of two workers, and one from before."""
+    rows = [["schedule", 10.0, 10.1, 640, 1, 1], ["update", 11.0, 11.3, 640, 1, 1]]
+    workers = [
+        [[tokens_of_worker, "eager", 10.2, 10.4, 10.7, 10.7, 10.8]],
+        [[640, "eager", 10.3, 10.4, 10.9, 10.9, 10.95]],
+    ]
+    return {"began": 9.0, "scheduler": [["schedule", 1.0, 1.1, 16, 1, 1], *rows], "workers": workers}
+
+
+def test_each_part_is_that_of_the_slowest_worker() -> None:
+    (found,) = steps_of(recording())
+    times_s = (found.schedule_s, found.hand_over_s, found.prepare_s, found.launch_s, found.sample_s, found.output_s)
+    assert times_s == pytest.approx((0.1, 0.2, 0.2, 0.5, 0.1, 0.3))
+
+
+def test_stamps_of_different_steps_are_refused() -> None:
+    with pytest.raises(InputError, match="step 0"):
+        steps_of(recording(tokens_of_worker=512))
+
+
+def measured_launch_us(model: str, tp: int, executor: str, tokens: int) -> float:
+    (engine,) = (
+        found
+        for found in read_measurement("vllm-h100-host-workers")["engines"]
+        if (found["model"], found["tp"], found["executor"]) == (model, tp, executor)
+    )
+    return next(float(row["launch_us"]) for row in engine["steps"] if row["prompt_tokens"] == tokens)
+
+
+@pytest.mark.parametrize("tokens", [640, 1024, 2048])
+def test_a_second_worker_slows_launching_far_more_than_a_process_of_its_own(tokens: int) -> None:
+    alone = measured_launch_us("qwen3-30b-a3b", 1, "default", tokens)
+    assert measured_launch_us("qwen3-30b-a3b", 1, "mp", tokens) / alone == pytest.approx(1.0, abs=0.05)
+    assert 1.4 < measured_launch_us("qwen3-30b-a3b", 2, "default", tokens) / alone < 1.8
+
+
+def test_a_host_file_is_read_again(tmp_path: Path) -> None:
+    stamps = {"environment": {"cpu": "a CPU", "cores": 2, "gpus": ["a GPU"], "versions": {"vllm": "0.24.0"}}}
+    path = tmp_path / "host.yaml"
+    path.write_text(_host_file(HOST, "a model", stamps), encoding="utf-8")
+    assert load_host(str(path)) == HOST
+
+
+def test_the_command_asks_for_a_host_file(tmp_path: Path) -> None:
+    run = CliRunner().invoke(app, ["profile", "host", "--model", str(tmp_path / "config.json"), "-o", "host.txt"])
+    assert isinstance(run.exception, InputError)
+    assert "expected a file that ends in .yaml" in str(run.exception)
+
+
+def test_a_profile_of_kernels_still_needs_model_and_output() -> None:
+    run = CliRunner().invoke(app, ["profile"])
+    assert isinstance(run.exception, InputError)
+    assert "expected both" in str(run.exception)
