@@ -660,4 +660,5 @@ class Summary:
         return is_trace and not workload.names_prefixes and any(pool.prefix_caching for pool in self.pools)
 
     def per_gpu(self, rate: float | None) -> float | None:
-        return rate / self.gpus if rate is not None and self.gpus else None
+        gpus = self.gpus if self.planner is None or not self.makespan_s else self.gpu_hours * 3600 / self.makespan_s
+        return rate / gpus if rate is not None and gpus else None
