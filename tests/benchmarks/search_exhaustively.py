@@ -22,7 +22,7 @@ import numpy as np
 
 from tests.vidur_pd.search.kept_outcomes import KEPT, SPACE, KeptOutcomes, read_kept, write_kept
 from vidur_pd.search.evaluation.evaluation import Task
-from vidur_pd.search.promise.screening import GPUS, INVALID, screen
+from vidur_pd.search.screening import GPUS, INVALID, screen
 from vidur_pd.search.search import Search
 from vidur_pd.search.space.space import SAMPLERS, read_space
 from vidur_pd.search.study import Study

@@ -18,6 +18,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
 BLOCKS = dict(re.findall(r"```python\n# file: (\w+\.py)\n(.*?)```", PAGE, re.DOTALL))
 ROWS = [(20_000 * index, 300 + 90 * (index % 5), 20) for index in range(30)]
+PLANNED = {"interval_s": 0.1, "startup": {"engine_s": 0.1}, "pools": {"p": {"initial": 1}, "d": {}}}
 PAIR = [pool("p", "prefill", instances=2), pool("d", "decode")]
 
 
@@ -56,6 +57,7 @@ def written(folder: Path, name: str) -> Path:
     [
         ("longest_wait_first.py:TwoPrompts", {"engine": {"policy": "{path}", "num_kv_blocks": 300}}),
         ("sticky.py:Sticky", {"routing": {"policy": "{path}"}, "engine": {"prefix_caching": True}}),
+        ("two_in_a_queue.py:TwoInAQueue", {"planner": {"policy": "{path}", **PLANNED}}),
         ("reserve_early.py:ReserveEarly", {"kv_transfer": {"mode": "{path}"}}),
     ],
 )

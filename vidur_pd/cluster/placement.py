@@ -49,7 +49,7 @@ class Cluster:
     placements: tuple[Placement, ...]
 
 
-def build_cluster(config: ClusterConfig, gpus: Mapping[str, str]) -> Cluster:
+def build_cluster(config: ClusterConfig, gpus: Mapping[str, str], twins: Mapping[str, str] | None = None) -> Cluster:
     """Builds the topology, sized for the pools where its size is left open, and places the instances in order.
 
     An instance that fits into a node never straddles two; a larger one starts on a node border, and so does a pool with
@@ -58,22 +58,26 @@ def build_cluster(config: ClusterConfig, gpus: Mapping[str, str]) -> Cluster:
     Args:
         config: topology and pools.
         gpus: name of the GPU of each pool.
+        twins: pools whose instances stand on the GPUs of those of another pool, as many and as large, which comes
+            before them.
 
     Raises: InputError, where the pools need more GPUs than a topology of given size has.
     """
     partitions = {pool.name: partition_of(pool) for pool in config.pools}
+    twins = twins or {}
+    standing = tuple(pool for pool in config.pools if pool.name not in twins)
     spec = config.topology
     width = None if isinstance(spec, FileSpec) else spec.gpus_per_node
-    needed = sum(pool.instances * pool.gpus_per_instance for pool in config.pools)
+    needed = sum(pool.instances * pool.gpus_per_instance for pool in standing)
     if width is not None:
-        needed = max(last for _, _, last in _spans(config.pools, gpus, width))
+        needed = max(last for _, _, last in _spans(standing, gpus, width))
     try:
         topology = build(spec, needed)
     except InputError as error:
         raise InputError(f"{error}{_mixed(config.pools, gpus)}") from None
     placements: list[Placement] = []
     numbers = {pool.name: itertools.count() for pool in config.pools}
-    for pool, first, last in _spans(config.pools, gpus, topology.gpus_per_node):
+    for pool, first, last in _spans(standing, gpus, topology.gpus_per_node):
         before = placements[-1] if placements else None
         if last > topology.gpus:
             raise InputError(
@@ -90,7 +94,24 @@ def build_cluster(config: ClusterConfig, gpus: Mapping[str, str]) -> Cluster:
             )
         name = f"{pool.name}-{next(numbers[pool.name])}"
         placements.append(Placement(name, pool.name, pool.role, partitions[pool.name], tuple(range(first, last))))
-    return Cluster(topology, tuple(placements))
+    return Cluster(topology, _with_twins(config.pools, placements, twins))
+
+
+def _with_twins(
+    pools: Sequence[PoolConfig], placements: Sequence[Placement], twins: Mapping[str, str]
+) -> tuple[Placement, ...]:
+    """Placements in the order of the pools, those of twins too."""
+    placed: list[Placement] = []
+    for pool in pools:
+        own = [place for place in placements if place.pool == twins.get(pool.name, pool.name)]
+        if pool.name in twins:
+            partition = partition_of(pool)
+            own = [
+                Placement(f"{pool.name}-{number}", pool.name, pool.role, partition, place.gpus)
+                for number, place in enumerate(own)
+            ]
+        placed += own
+    return tuple(placed)
 
 
 def _mixed(pools: Sequence[PoolConfig], gpus: Mapping[str, str]) -> str:

@@ -56,7 +56,7 @@ def carry_out(
     from boundary.result_folder import ResultFolder
     from vidur_pd.search.evaluation.evaluation import without_repeats
     from vidur_pd.search.output.files import SEARCH_FILES, STUDY_FILE, search_tree, write_search
-    from vidur_pd.search.promise.screening import screen
+    from vidur_pd.search.screening import screen
     from vidur_pd.search.search import Search
     from vidur_pd.search.study import Study
 

@@ -67,6 +67,7 @@ def anchor_paths(tree: Tree, folder: Path) -> None:
     for key in ("policy", "decode_policy", "rank_policy"):
         _anchor_class(tree.get("routing"), key, folder)
     _anchor_class(tree.get("kv_transfer"), "mode", folder)
+    _anchor_class(tree.get("planner"), "policy", folder)
     anchor(tree, "prices")
     for key in ("hosts", "measured", "calibration"):
         anchor(tree.get("network"), key)

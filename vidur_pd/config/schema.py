@@ -25,6 +25,7 @@ from vidur_pd.config.gpu_names import with_listed_gpus
 from vidur_pd.config.kv_transfer import IDEAL, KvTransferConfig
 from vidur_pd.config.names import Milliseconds, one_of
 from vidur_pd.config.objectives import SloConfig
+from vidur_pd.config.planner import PlannerConfig
 from vidur_pd.config.prices import PowerConfig, PricesConfig
 from vidur_pd.config.routing import RoutingConfig
 from vidur_pd.config.speculative import SpeculativeConfig
@@ -355,6 +356,8 @@ class SimulationConfig(Section):
     slo: SloConfig = SloConfig()
     faults: tuple[FaultSpec, ...] = ()
     recovery: RecoveryConfig = RecoveryConfig()
+    planner: PlannerConfig | None = None
+    """``None``: all instances serve all the time."""
     prices: PricesConfig | None = None
     power: PowerConfig = PowerConfig()
     output: OutputConfig = OutputConfig()

@@ -59,12 +59,16 @@ class Reach:
     def _owners(self, link: int) -> list[int]:
         """Indices of the instances at the ends of a link."""
         ends = int(self._topology.link_src[link]), int(self._topology.link_dst[link])
-        return [self._owner[node] for node in ends if node in self._owner]
+        return [index for node in ends for index in self._owner.get(node, ())]
 
     @cached_property
-    def _owner(self) -> dict[int, int]:
-        """By GPU."""
-        return {gpu: instance.index for instance in self._instances for gpu in instance.placement.gpus}
+    def _owner(self) -> dict[int, list[int]]:
+        """By GPU; two where a planner switches roles."""
+        owners: dict[int, list[int]] = {}
+        for instance in self._instances:
+            for gpu in instance.placement.gpus:
+                owners.setdefault(gpu, []).append(instance.index)
+        return owners
 
     @cached_property
     def _is_between_switches(self) -> NDArray[np.bool_]:

@@ -113,6 +113,10 @@ class HandOver:
         """Number of requests between their routing and the instant at which their decode instance has their KV."""
         return len(self._transfers) + (len(self._polls) if self._polls else 0)
 
+    def involves(self, instance: Instance) -> bool:
+        """Whether KV is or will be handed over from or to an instance."""
+        return self._transfers.involve(instance)
+
     @property
     def retried_parts(self) -> int:
         """Number of parts of transfers that were sent again."""

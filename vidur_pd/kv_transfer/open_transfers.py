@@ -32,6 +32,10 @@ class OpenTransfers:
         """The transfer of a request, if it is between two instances."""
         return self._of_request.get(request.index)
 
+    def involve(self, instance: Instance) -> bool:
+        """Whether any is from or to the instance."""
+        return bool(self._from.get(instance.index)) or any(self._to.get(rank) for rank in instance.ranks)
+
     def all(self) -> list[KvTransfer]:
         return list(self._of_request.values())
 

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
-from vidur_pd.metrics.summary import Interval, PoolSummary, Summary, Throughput, UnderLoad
+from vidur_pd.metrics.summary import Interval, PlannerSummary, PoolSummary, Summary, Throughput, UnderLoad
 from vidur_pd.metrics.verdict.limits import percent
 
 LATENCIES = ("ttft_s", "tpot_s", "itl_s", "e2e_s")
@@ -37,6 +37,8 @@ def _headline(summary: Summary) -> Iterator[str]:
     gpus = Counter[str]()
     for pool in summary.pools:
         gpus[pool.hardware] += pool.gpus
+    if summary.planner is not None:  # GPUs with two roles count once
+        gpus[summary.hardware] -= sum(pool.gpus for pool in summary.pools) - summary.gpus
     yield (
         f"{summary.model} on {' + '.join(f'{number} × {kind}' for kind, number in gpus.items())}: "
         f"{summary.completed} of {summary.requests} requests in {summary.makespan_s:.1f} simulated seconds "
@@ -60,6 +62,8 @@ def _headline(summary: Summary) -> Iterator[str]:
     )
     for pool in summary.pools:
         yield f"pool {pool.name}: {_use(pool)}"
+    if summary.planner is not None:
+        yield _planned(summary.planner)
     yield from _money(summary)
     yield from uncertainty(summary)
     for each in summary.classes or ():
@@ -67,6 +71,17 @@ def _headline(summary: Summary) -> Iterator[str]:
             f"class {each.name}: {each.completed} of {each.requests} requests completed, "
             f"{100 * (each.goodput_share or 0.0):.1f} % meet its objectives ({each.goodput or 0.0:.2f} requests/s)"
         )
+
+
+def _planned(planner: PlannerSummary) -> str:
+    """What was held, and how many instances served."""
+    pools = ", ".join(
+        f"{pool.name} {pool.serving_mean or 0.0:.2f} of {pool.instances} (at most {pool.serving_most})"
+        for pool in planner.pools
+    )
+    saved = f" ({100 * planner.saved_share:.0f} % saved)" if planner.saved_share is not None else ""
+    held = f"{planner.gpu_hours:.3g} of {planner.all_gpu_hours:.3g} GPU hours held{saved}"
+    return f"planner {planner.policy}: {held}; serving in the mean: {pools}"
 
 
 def _money(summary: Summary) -> Iterator[str]:

@@ -30,7 +30,8 @@ class PoolActivity:
     gpu: str
     law: PowerLaw | None
     """``None`` where the power of its GPU is not known."""
-    gpus: int
+    gpus: float
+    """That were held, in the mean over the run."""
     gpus_per_stage: int
     """Of an instance: all of them do what a rank of it does."""
     computing_s: tuple[float, float]

@@ -241,9 +241,9 @@ class PoolSummary:
     kv_blocks_per_rank: int = 0
     prefix_caching: bool = False
     busy_share: float | None = None
-    """Of the makespan, mean over instances and pipeline stages."""
+    """Of the makespan, mean over instances and pipeline stages; with a planner of the time for which GPUs were held."""
     busy_share_max: float | None = None
-    """Of the busiest instance."""
+    """Of the busiest instance; ``None`` with a planner, which lets them serve for unlike times."""
     busy_under_load: float | None = None
     """Up to the last arrival, without the drain; ``None`` where all came at once."""
     prompts_share: float | None = None
@@ -507,6 +507,68 @@ class FaultSummary:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class FleetCount:
+    """Instances of a pool from an instant on."""
+
+    at_s: float = 0.0
+    pool: str = ""
+    serving: int = 0
+    starting: int = 0
+    draining: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedPool:
+    """What became of the instances of a pool that is planned."""
+
+    name: str = ""
+    instances: int = 0
+    """That it may have."""
+    gpus: int = 0
+    """Of these."""
+    serving_mean: float | None = None
+    """Over the run, as the next one."""
+    serving_most: int = 0
+    starts: int = 0
+    """Of instances that were off."""
+    switches: int = 0
+    """Of instances that had the other role."""
+    stops: int = 0
+    gpu_hours: float = 0.0
+    """For which GPUs of the pool were held: from the decision to start an instance until it had drained."""
+    all_gpu_hours: float = 0.0
+    """If all its instances had been there all the time."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannerSummary:
+    """What the planner did, from the beginning until the last request had ended."""
+
+    policy: str = ""
+    decisions: int = 0
+    gpus: int = 0
+    """Of all pools that are planned; those with two roles count once."""
+    gpu_hours: float = 0.0
+    """Held, of all pools that are planned."""
+    all_gpu_hours: float = 0.0
+    """If all of them had been held all the time."""
+    starting_s_mean: float | None = None
+    """From the decision to start an instance until it served; ``None`` where none did."""
+    starting_s_max: float | None = None
+    weights_network_bytes: int = 0
+    """Weights that came from other instances."""
+    weights_disk_bytes: int = 0
+    pools: tuple[PlannedPool, ...] = ()
+    counts: tuple[FleetCount, ...] = ()
+    """In the order of time; one wherever a pool changed."""
+
+    @property
+    def saved_share(self) -> float | None:
+        """GPU hours not held, of all."""
+        return 1.0 - self.gpu_hours / self.all_gpu_hours if self.all_gpu_hours else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Summary:
     """The whole file. Latencies are those of completed requests."""
 
@@ -569,6 +631,8 @@ class Summary:
     """Left out without ``--seeds``."""
     faults: FaultSummary | None = field(default=None, metadata={"left_out": True})
     """Left out where nothing failed."""
+    planner: PlannerSummary | None = field(default=None, metadata={"left_out": True})
+    """Left out without a planner."""
     rebalancing: RebalancingSummary | None = field(default=None, metadata={"left_out": True})
     """Left out without ``engine.eplb``."""
     classes: tuple[ClassSummary, ...] | None = field(default=None, metadata={"left_out": True})
@@ -576,8 +640,17 @@ class Summary:
 
     @property
     def gpus(self) -> int:
-        """Of all pools."""
-        return sum(pool.gpus for pool in self.pools)
+        """Of all pools; those with two roles once."""
+        shared = 0 if self.planner is None else sum(pool.gpus for pool in self.planner.pools) - self.planner.gpus
+        return sum(pool.gpus for pool in self.pools) - shared
+
+    @property
+    def gpu_hours(self) -> float:
+        """For which GPUs were held; without a planner all of them, until the last request had ended."""
+        if self.planner is None:
+            return self.gpus * self.makespan_s / 3600
+        others = self.gpus - self.planner.gpus
+        return self.planner.gpu_hours + others * self.makespan_s / 3600
 
     @property
     def caches_in_vain(self) -> bool:
@@ -587,4 +660,5 @@ class Summary:
         return is_trace and not workload.names_prefixes and any(pool.prefix_caching for pool in self.pools)
 
     def per_gpu(self, rate: float | None) -> float | None:
-        return rate / self.gpus if rate is not None and self.gpus else None
+        gpus = self.gpus if self.planner is None or not self.makespan_s else self.gpu_hours * 3600 / self.makespan_s
+        return rate / gpus if rate is not None and gpus else None

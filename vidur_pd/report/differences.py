@@ -9,8 +9,11 @@ from vidur_pd.metrics.summary import Summary
 from vidur_pd.report.text import count, digits, duration, percent
 
 Metric = tuple[str, Callable[[Summary], float | None], Callable[[float | None], str]]
+HELD = "GPU hours held"
+"""Follows from GPUs and time where there is no planner, and is left out then."""
 METRICS: tuple[Metric, ...] = (
     ("GPUs", lambda s: float(s.gpus), count),
+    (HELD, lambda s: s.gpu_hours, digits),
     ("Completed requests", lambda s: float(s.completed), count),
     ("Requests not served", lambda s: float(s.requests - s.completed), count),
     ("Requests/s, whole run", lambda s: s.throughput.requests_per_s, digits),
@@ -136,6 +139,8 @@ def compare_summaries(summaries: Mapping[str, Summary], *, ranks_unlike: bool = 
     for metric, value_of, show in METRICS:
         values = {run: value_of(summary) for run, summary in summaries.items()}
         if metric.startswith(IF_KNOWN) and all(value is None for value in values.values()):
+            continue
+        if metric == HELD and all(summary.planner is None for summary in summaries.values()):
             continue
         base = values[first]
         change_text = _points if show is percent else _change

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 import pandas as pd
 from markupsafe import Markup
 
-from vidur_pd.metrics.summary import FaultSummary, NetworkSummary, PoolSummary, Summary
+from vidur_pd.metrics.summary import FaultSummary, NetworkSummary, PlannerSummary, PoolSummary, Summary
 from vidur_pd.metrics.summary_file import plain_text
 from vidur_pd.report.figures_coupling import (
     attribution_chart,
@@ -39,6 +39,7 @@ from vidur_pd.report.figures_network import (
     transfer_chart,
 )
 from vidur_pd.report.figures_phases import batch_chart, phase_charts
+from vidur_pd.report.figures_planner import fleet_chart, planner_tables
 from vidur_pd.report.headline import headline, outcomes_of
 from vidur_pd.report.load import MOST_ITERATIONS, RunOutput
 from vidur_pd.report.page import Section, charts_html, page_html
@@ -65,11 +66,13 @@ BUSY_MEANING = (
 
 def run_page(run: RunOutput, title: str | None) -> Iterable[str]:
     """The whole page of one run, in pieces."""
+    summary = run.summary
     sections = [
         Section("headline", "Headline", headline(run)),
         Section("latency", "Latency", _latency(run)),
         Section("load", "Load and throughput", charts_html([*throughput_charts(run), arrivals_chart(run)])),
-        *([Section("faults", "Faults", _faults(run, run.summary.faults))] if run.summary.faults is not None else []),
+        *([Section("faults", "Faults", _faults(run, summary.faults))] if summary.faults is not None else []),
+        *([Section("planner", "Planner", _planner(run, summary.planner))] if summary.planner is not None else []),
         Section("instances", "Instances", _instances(run)),
         Section("iterations", "Iterations", _iterations(run)),
         Section("network", "Network", _network(run)),
@@ -167,6 +170,10 @@ def _class_table(summary: Summary) -> Markup:
     figures = [f"{name}, {at}" for at in ("p50", "p99") for name in ("TTFT", "TPOT", "E2E")]
     columns = ("Class", "Completed", *figures, "Objectives (TTFT, TPOT)", "Meet both")
     return table_html(columns, rows) if rows else Markup()
+
+
+def _planner(run: RunOutput, planner: PlannerSummary) -> Markup:
+    return charts_html([fleet_chart(run, planner)]) + planner_tables(planner)
 
 
 def _faults(run: RunOutput, faults: FaultSummary) -> Markup:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from boundary.errors import Failure
-from vidur_pd.search.promise.screening import Candidate
+from vidur_pd.search.screening import Candidate
 from vidur_pd.search.space.space import Point, Space
 
 if TYPE_CHECKING:

@@ -12,8 +12,8 @@ from typing import Final
 
 from vidur_pd.search.evaluation.evaluation import Task
 from vidur_pd.search.evaluation.outcome import Outcome
-from vidur_pd.search.promise.screening import Candidate, Screening
 from vidur_pd.search.proposals import proposer_of
+from vidur_pd.search.screening import Candidate, Screening
 from vidur_pd.search.space.objective import Objective
 from vidur_pd.search.space.space import Point, Space
 from vidur_pd.search.study import Study

@@ -40,6 +40,7 @@ from vidur_pd.metrics.summary import (
     NetworkSummary,
     NotServed,
     Objectives,
+    PlannerSummary,
     PoolSummary,
     RebalancingSummary,
     RecoveredRequests,
@@ -86,6 +87,7 @@ class Account:
         rebalancing: RebalancingSummary | None,
         links: Sequence[LinkSummary],
         effort: Effort,
+        planner: PlannerSummary | None,
     ) -> Summary:
         """Figures of requests, what was simulated, where time and energy went, and what it comes to.
 
@@ -95,6 +97,7 @@ class Account:
         one token meets the TPOT objective.
         """
         slo, log = self._config.slo, self._log
+        self._held = _held_share(planner)
         completed, makespan_s = tally.count(RequestStatus.COMPLETED), to_seconds(tally.makespan_ps)
         arriving_s = float(np.ptp(tally.arrived_ps)) / PS_PER_S if len(tally) else 0.0
         met = int(np.count_nonzero(tally.is_served(slo)))
@@ -139,6 +142,7 @@ class Account:
             cost=self._cost(energy, tally, makespan_s),
             classes=class_summaries(tally, slo),
             rebalancing=rebalancing,
+            planner=planner,
             faults=fault_summary(self._plan.faults, recovered, transfers_retried, tally, slo),
         )
         return replace(summary, verdict=verdict_of(summary, tally, slo))
@@ -171,6 +175,8 @@ class Account:
             [gpu for place in self._plan.placements if self._plan.role_of(place) == role for gpu in place.gpus]
             for role in ("prefill", "decode")
         )
+        if self._plan.fleet is not None and self._plan.fleet.twins:  # no GPU has one role only
+            prefill, decode = [], []
         return fabric_summary(self._plan.topology, prefill, decode)
 
     def _estimated_operators(self) -> tuple[EstimatedOperator, ...]:
@@ -233,12 +239,17 @@ class Account:
         pools = [
             PoolPrice(
                 pool.name,
-                hourly_price(prices.gpu_hour, self._config.hardware_of(pool)) * pool.instances * pool.gpus_per_instance,
+                hourly_price(prices.gpu_hour, self._config.hardware_of(pool)) * self._gpus_held(pool),
                 prompts_share(pool.role, self._prompts_share(pool)),
             )
             for pool in self._config.cluster.pools
         ]
         return cost_summary(prices, pools, energy, makespan_s, tally.input_tokens, tally.output_tokens)
+
+    def _gpus_held(self, pool: PoolConfig) -> float:
+        """GPUs that a pool costs, in the mean over the run: all but those that a planner has switched off."""
+        gpus = pool.instances * pool.gpus_per_instance
+        return gpus * self._held[pool.name] if pool.name in self._held else gpus
 
     def _activity(self, pool: PoolConfig) -> PoolActivity:
         """What the GPUs of a pool did."""
@@ -251,7 +262,7 @@ class Account:
             name=pool.name,
             gpu=gpu.name,
             law=power_law(gpu),
-            gpus=pool.instances * pool.gpus_per_instance,
+            gpus=self._gpus_held(pool),
             gpus_per_stage=pool.tp * pool.dp,
             computing_s=(prompts.busy_s * computes, decodes.busy_s * computes),
             communicating_s=busy_s - computing_s,
@@ -285,7 +296,8 @@ class Account:
         gpu, max_seqs = own.gpu, own.engine.max_seqs
         kinds, work = self._worked(pool)
         ranks = pool.dp * sum(activity.iterations for activity in kinds)
-        slots_s = makespan_s * pool.instances * pool.dp * max_seqs
+        held = pool.instances * self._held.get(pool.name, 1.0)
+        slots_s = makespan_s * held * pool.dp * max_seqs
         total_s = float(busy_s.sum())
         return PoolSummary(
             name=pool.name,
@@ -301,9 +313,9 @@ class Account:
             gpus=pool.instances * pool.gpus_per_instance,
             kv_blocks_per_rank=self._instances[indices[0]].ranks[0].state.usable_blocks,
             prefix_caching=own.engine.prefix_caching,
-            busy_share=_ratio(total_s, stages_s * pool.instances),
-            busy_share_max=_ratio(float(busy_s.max()), stages_s),
-            busy_under_load=_ratio(loaded_s, arriving_s * pool.pp * pool.instances),
+            busy_share=_ratio(total_s, stages_s * held),
+            busy_share_max=None if pool.name in self._held else _ratio(float(busy_s.max()), stages_s),
+            busy_under_load=_ratio(loaded_s, arriving_s * pool.pp * held),
             prompts_share=_ratio(kinds[0].busy_s, total_s),
             communication_share=_ratio(total_s - computing_s, total_s),
             max_seqs=max_seqs,
@@ -314,6 +326,13 @@ class Account:
             kv_use_mean=mean,
             kv_use_max=peak,
         )
+
+
+def _held_share(planner: PlannerSummary | None) -> dict[str, float]:
+    """Share of the run's time for which the GPUs of a pool were held, by pools that are planned."""
+    if planner is None:
+        return {}
+    return {pool.name: pool.gpu_hours / pool.all_gpu_hours for pool in planner.pools if pool.all_gpu_hours}
 
 
 def _model_error(sources: TimeSources, tally: RequestTally) -> ModelError:

@@ -1,4 +1,4 @@
-"""What faults do to instances and links, and who hears of it."""
+"""What faults and the planner do to instances and links, and who hears of it."""
 
 from __future__ import annotations
 
@@ -32,6 +32,8 @@ class ClusterControl:
         self._faults = FaultScript(
             plan.faults, plan.config, plan.coupling, state.instances, state.network, state.fabric, queue, self
         )
+        self._closed_by: dict[int, set[str]] = {}
+        """What keeps an instance closed, by its index."""
         self.capacity_changes: list[CapacityChange] = []
 
     def schedule_faults(self) -> None:
@@ -53,7 +55,18 @@ class ClusterControl:
         self._lifecycle.instance_down(instance, lost, reason)
 
     def set_open(self, instance: Instance, is_open: bool) -> None:
-        self._lifecycle.set_open(instance, is_open=is_open)
+        self._set_open(instance, "faults", is_open)
+
+    def set_serving(self, instance: Instance, serves: bool) -> None:
+        """The planner lets the instance have requests, or none."""
+        self._set_open(instance, "planner", serves)
+
+    def _set_open(self, instance: Instance, by: str, is_open: bool) -> None:
+        closed_by = self._closed_by.setdefault(instance.index, set())
+        was_open = not closed_by
+        (closed_by.discard if is_open else closed_by.add)(by)
+        if was_open != (not closed_by):
+            self._lifecycle.set_open(instance, is_open=not closed_by)
 
     def links_change(self) -> None:
         self._loop.traffic_changes(self._queue.now_ps)

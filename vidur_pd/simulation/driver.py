@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from netsim import Completion, GraphHandle
@@ -26,7 +26,6 @@ from vidur_pd._core import (
 from vidur_pd.clock import EventQueue
 from vidur_pd.cluster.instance import Instance
 from vidur_pd.execution.coupling.exact import ExactLauncher
-from vidur_pd.execution.coupling.expert_weights import ExpertBalancers
 from vidur_pd.execution.coupling.outer_network import OuterNetwork
 from vidur_pd.metrics.records import Records
 from vidur_pd.simulation.lifecycle import RequestLifecycle
@@ -38,6 +37,10 @@ Progress = Callable[[int, int, float], None]
 """Called with (requests done, requests in all, simulated seconds)."""
 
 
+Carrier = Callable[[Completion], bool]
+"""Called with a graph that has come to its end; returns False if it is none of its own."""
+
+
 class Driver:
     """Runs the loop, with a network that the loop cannot advance, and answers what it asks for."""
 
@@ -47,16 +50,17 @@ class Driver:
         loop: Loop,
         queue: EventQueue,
         lifecycle: RequestLifecycle,
-        balancers: ExpertBalancers,
+        carriers: Sequence[Carrier],
         launcher: ExactLauncher | None,
         outer_network: OuterNetwork | None,
     ) -> None:
-        """``launcher``: what launches iterations, ``outer_network``: what carries flows, where the loop does not."""
+        """``carriers``: who has graphs on the network apart from iterations; ``launcher``: what launches iterations,
+        ``outer_network``: what carries flows, where the loop does not."""
         self._pricers = state.iteration_pricers
         self._loop = loop
         self._queue = queue
         self._lifecycle = lifecycle
-        self._balancers = balancers
+        self._carriers = carriers
         self._launcher = launcher
         self._outer_network = outer_network
         self._handlers = self._handlers_of_notices()
@@ -124,5 +128,5 @@ class Driver:
     def _graph_ended(self, notice: GraphEnded) -> None:
         """A flow graph has come to its end: of a transfer, of weights, or of an iteration."""
         completion = Completion(GraphHandle(notice.graph), None, self._queue.now_ps, notice.is_failed)
-        if not self._balancers.arrived(completion) and not self._lifecycle.hand_over.arrived(completion):
+        if not any(arrived(completion) for arrived in self._carriers):
             self._coupled_exactly.completed(completion)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
+from typing import Protocol
 
 import numpy as np
 
@@ -22,6 +23,18 @@ from vidur_pd.simulation.frontend import FrontendPath
 from vidur_pd.simulation.state import SimulationState
 from vidur_pd.workload.request import Request, request_of
 from vidur_pd.workload.source import RequestSource, Sending
+
+
+class RequestObserver(Protocol):
+    """What hears of requests."""
+
+    def arrived(self, request: Request) -> None:
+        """A request has come, for the first time."""
+        ...
+
+    def ended(self, requests: Sequence[Request]) -> None:
+        """Requests get no more tokens, all of them or not."""
+        ...
 
 
 class RequestLifecycle:
@@ -44,9 +57,9 @@ class RequestLifecycle:
         self.hand_over = HandOver(config, kv_sender, queue, self.routes.destination, self)
         self.recovery = Recovery(config.recovery, queue, self._enter, self._end)
 
-    def join(self, launcher: ExactLauncher | None) -> None:
-        """``launcher`` launches iterations where the loop does not."""
-        self._launcher = launcher
+    def join(self, launcher: ExactLauncher | None, observer: RequestObserver | None) -> None:
+        """``launcher`` launches iterations where the loop does not; ``observer`` hears of all requests."""
+        self._launcher, self._observer = launcher, observer
 
     @property
     def unfinished(self) -> int:
@@ -57,7 +70,7 @@ class RequestLifecycle:
 
     def schedule_arrivals(self) -> None:
         """To be called once; of requests with times of their own each arrival schedules the next."""
-        if self._source.is_closed:
+        if self._source.is_closed or self._observer is not None:
             self._loop.report_completions()
         self._schedule_timed()
         self._schedule_all(self._source.first())
@@ -81,6 +94,8 @@ class RequestLifecycle:
         """A request has come to the frontend, or to the engines where there is none."""
         self._loop.note_arrival()
         request = request_of(self._source.workload, sending.row, sending.at_ps)
+        if self._observer is not None:
+            self._observer.arrived(request)
         if self._frontend is None:
             self._enter(request)
         else:
@@ -260,12 +275,14 @@ class RequestLifecycle:
         self._loop.fail(request, reason)
         self.ended([request])
 
-    def ended(self, requests: Iterable[Request]) -> None:
+    def ended(self, requests: Sequence[Request]) -> None:
         """Requests get no more tokens, all of them or not: whoever waited for that sends the next."""
         for request in requests:
             self.routes.ended(request)
             at_ps = self._queue.now_ps if request.completed_ps is None else request.completed_ps
             self._schedule_all(self._source.after(request.index, at_ps))
+        if self._observer is not None:
+            self._observer.ended(requests)
 
 
 def _frontend_of(state: SimulationState, loop: Loop, queue: EventQueue) -> FrontendPath | None:

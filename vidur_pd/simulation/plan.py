@@ -17,6 +17,7 @@ from vidur_pd.config import Role, SimulationConfig, hourly_price
 from vidur_pd.execution.coupling.plan import CouplingPlan, plan_coupling
 from vidur_pd.faults.plan import Fault, plan_faults
 from vidur_pd.kv_transfer.modes.registry import mode_class
+from vidur_pd.planner.plan import FleetPlan, plan_fleet
 from vidur_pd.simulation.pools import Estimators, PoolModel, PoolModels, gpu_of, known_pool, with_policy_options
 
 HASH_BLOCK_TOKENS = 512
@@ -36,6 +37,8 @@ class SimulationPlan:
     pools: dict[str, PoolModel]
     coupling: CouplingPlan
     faults: tuple[Fault, ...]
+    fleet: FleetPlan | None
+    """``None`` without a planner."""
     hash_block_tokens: int
 
     def role_of(self, placement: Placement) -> Role:
@@ -97,7 +100,10 @@ def plan_simulation(
     model = load_model(config.model)
     gpus = {pool.name: gpu_of(config, pool) for pool in config.cluster.pools}
     links = {name: _links_of(gpu) for name, gpu in gpus.items()}
-    cluster = build_cluster(with_fastest(config.cluster, links), {name: gpu.name for name, gpu in gpus.items()})
+    fleet = plan_fleet(config)
+    twins = {} if fleet is None else fleet.twins
+    names = {name: gpu.name for name, gpu in gpus.items()}
+    cluster = build_cluster(with_fastest(config.cluster, links), names, twins)
     if len(set(links.values())) == 1:
         config = config.model_copy(update={"cluster": with_fastest(config.cluster, links)})
     else:
@@ -121,6 +127,7 @@ def plan_simulation(
         pools=pools,
         coupling=coupling,
         faults=plan_faults(config, cluster.topology, cluster.placements),
+        fleet=fleet,
         hash_block_tokens=hash_block_tokens or HASH_BLOCK_TOKENS,
     )
 

@@ -64,6 +64,8 @@ class PoolModel:
     precision: Precision
     iteration_model: IterationModel
     num_kv_blocks: int
+    weights_bytes: int
+    """Of each GPU; where they differ, of the fullest."""
     kv_groups: KvGroups
     max_model_len: int
     first_experts: Callable[[], PlacedExperts] | None
@@ -231,6 +233,7 @@ def pool_model(config: SimulationConfig, pool: PoolConfig, model: Model, estimat
         precision=precision,
         iteration_model=iteration_model,
         num_kv_blocks=engine.num_kv_blocks or memory.num_kv_blocks,
+        weights_bytes=memory.weights_bytes,
         kv_groups=memory.kv_groups,
         max_model_len=longest,
         first_experts=_first_experts(config, engine, partition, model),

@@ -20,6 +20,7 @@ from vidur_pd.kv_transfer.link_loads import LinkLoads
 from vidur_pd.kv_transfer.sender import KvSender
 from vidur_pd.metrics.iterations import IterationLog
 from vidur_pd.metrics.links import fullest_links, link_columns
+from vidur_pd.metrics.planner import planner_summary
 from vidur_pd.metrics.records import Records, Stream
 from vidur_pd.metrics.result import Result
 from vidur_pd.metrics.summary import Effort, LinkSummary, RebalancingSummary, RecoveredRequests
@@ -27,6 +28,7 @@ from vidur_pd.simulation.account import Account
 from vidur_pd.simulation.cluster_control import ClusterControl
 from vidur_pd.simulation.driver import Driver, Progress
 from vidur_pd.simulation.lifecycle import RequestLifecycle
+from vidur_pd.simulation.scaling import planner_control
 from vidur_pd.simulation.state import SimulationState
 from vidur_pd.workload import Workload
 from vidur_pd.workload.source import RequestSource
@@ -65,6 +67,7 @@ class Simulation:
         self._lifecycle = RequestLifecycle(state, self._source, self._loop, self._queue, self._kv_sender)
         self._control = ClusterControl(state, self._loop, self._queue, self._lifecycle)
         self._balancers = ExpertBalancers(self._loop, state.network)
+        self._planner = planner_control(state, self._loop, self._queue, self._lifecycle, self._control)
         self._driver = self._join()
         self._log = IterationLog(
             self._loop.iterations,
@@ -77,7 +80,7 @@ class Simulation:
         """Couples the instances with the network, and puts them into the loop."""
         communications = StageCommunications(self._loop)
         launcher = self._state.launcher(self._loop, self._queue, communications, self._control.collective_given_up)
-        self._lifecycle.join(launcher)
+        self._lifecycle.join(launcher, self._planner)
         hears_launches = self._lifecycle.hand_over.hears_launches
         state = self._state
         for instance, pricer, own in zip(state.instances, state.iteration_pricers, state.experts, strict=True):
@@ -93,7 +96,10 @@ class Simulation:
                 pricing=pricer.pricing(),
             )
         outer_network = OuterNetwork.unless_of_core(self._network, self._loop)
-        return Driver(self._state, self._loop, self._queue, self._lifecycle, self._balancers, launcher, outer_network)
+        carriers = [self._balancers.arrived, self._lifecycle.hand_over.arrived]
+        if self._planner is not None:
+            carriers.append(self._planner.weights_arrived)
+        return Driver(self._state, self._loop, self._queue, self._lifecycle, carriers, launcher, outer_network)
 
     @property
     def config(self) -> SimulationConfig:
@@ -113,6 +119,8 @@ class Simulation:
         has_connector = self.config.has_connector
         records = Records(self._source, self._loop, self._log, stream, has_connector=has_connector)
         self._control.schedule_faults()
+        if self._planner is not None:
+            self._planner.begin()
         self._lifecycle.schedule_arrivals()
         try:
             with few_searches_for_cycles(freezes=True):
@@ -150,7 +158,7 @@ class Simulation:
             links=self._links,
             capacity_changes=self._control.capacity_changes,
             coupling=self._plan.coupling,
-            end_ps=self._queue.now_ps,
+            end_ps=self._end_ps,
             flows=self._kv_sender.flows or [],
             topology=self._plan.topology,
             measured=None if self._state.traffic is None else self._state.traffic.file_text(),
@@ -161,11 +169,18 @@ class Simulation:
                 self._rebalancing(),
                 self._fullest_links(),
                 self._effort(),
+                planner_summary(self._planner, self._end_ps),
             ),
         )
 
+    @property
+    def _end_ps(self) -> int:
+        """When the run was over; a planner may have scheduled later looks."""
+        planned_ps = None if self._planner is None else self._planner.end_ps
+        return self._queue.now_ps if planned_ps is None else planned_ps
+
     def _fullest_links(self) -> tuple[LinkSummary, ...]:
-        end_ps, changes = self._queue.now_ps, self._control.capacity_changes
+        end_ps, changes = self._end_ps, self._control.capacity_changes
         columns = link_columns(self._links, self._plan.topology, self._plan.coupling, changes, end_ps)
         return fullest_links(columns, end_ps / PS_PER_S)
 

@@ -18,10 +18,10 @@ import pytest
 
 from tests.vidur_pd.report.report_run import Shape, write_run
 from tests.vidur_pd.search.spaces import Arithmetic, screened, space
+from vidur_pd.promise.promise import Promise
 from vidur_pd.report import write_comparison, write_report
 from vidur_pd.search.evaluation.outcome import Outcome
 from vidur_pd.search.output.page import search_page
-from vidur_pd.search.promise.promise import Promise
 from vidur_pd.search.search import Search
 from vidur_pd.search.space.space import Point
 from vidur_pd.search.study import Study

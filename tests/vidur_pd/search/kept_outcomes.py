@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from vidur_pd.promise.promise import Promise
 from vidur_pd.search.evaluation.evaluation import Task
 from vidur_pd.search.evaluation.outcome import Outcome
-from vidur_pd.search.promise.promise import Promise
-from vidur_pd.search.promise.screening import Candidate, Screening
+from vidur_pd.search.screening import Candidate, Screening
 from vidur_pd.search.space.space import Point, Space
 
 FOLDER: Final = Path(__file__).parents[2] / "data" / "search"

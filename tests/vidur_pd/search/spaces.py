@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from vidur_pd.promise.promise import Promise
 from vidur_pd.search.evaluation.evaluation import Task
 from vidur_pd.search.evaluation.outcome import Outcome
-from vidur_pd.search.promise.promise import Promise
-from vidur_pd.search.promise.screening import Candidate, Screening
+from vidur_pd.search.screening import Candidate, Screening
 from vidur_pd.search.space.space import Point, Space, make_space
 
 BASE: dict[str, Any] = {

@@ -22,8 +22,8 @@ from tests.vidur_pd.search.spaces import BASE, space
 from vidur_pd.config.file import load_config
 from vidur_pd.search.evaluation.evaluation import Evaluator, Task, without_repeats
 from vidur_pd.search.output.launch import dynamo_graph, launch_text
-from vidur_pd.search.promise.screening import INVALID, screen
 from vidur_pd.search.proposals import proposer_of
+from vidur_pd.search.screening import INVALID, screen
 from vidur_pd.search.workers import OnRay
 from vidur_pd.simulation.api import simulate
 

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from boundary.errors import InputError
 from tests.vidur_pd.search.spaces import Arithmetic, screened, space
+from vidur_pd.promise.promise import Promise
 from vidur_pd.search.evaluation.evaluation import Task
 from vidur_pd.search.evaluation.outcome import Outcome
-from vidur_pd.search.promise.promise import Promise
 from vidur_pd.search.search import Search, SearchResult
 from vidur_pd.search.space.objective import Objective
 from vidur_pd.search.space.space import Point, Space

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from vidur_pd.promise.promise import InstancePromise, _full_batches
 from vidur_pd.search.capacity.bisection import bisect_load
 from vidur_pd.search.capacity.confidence import share_interval, wilson
-from vidur_pd.search.promise.promise import InstancePromise, _full_batches
 
 
 @given(st.floats(1e-3, 1e3), st.floats(1e-3, 1e3), st.sampled_from((0.01, 0.02, 0.2)))

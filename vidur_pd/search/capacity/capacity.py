@@ -21,13 +21,13 @@ from boundary.errors import InputError
 from vidur_pd.config import SimulationConfig
 from vidur_pd.metrics.result import Result
 from vidur_pd.metrics.slo import is_beyond, target_name
+from vidur_pd.promise.demand import demand_of
+from vidur_pd.promise.promise import PromiseMaker
 from vidur_pd.search.capacity.bisection import Bracket, bisect_load
 from vidur_pd.search.capacity.confidence import Interval, share_interval
 from vidur_pd.search.evaluation.early import CertainMiss, EarlyJudge
 from vidur_pd.search.evaluation.evaluation import outcome_of, plan_of, workload_of
 from vidur_pd.search.evaluation.outcome import Outcome
-from vidur_pd.search.promise.demand import demand_of
-from vidur_pd.search.promise.promise import PromiseMaker
 from vidur_pd.simulation.pools import PoolModels
 from vidur_pd.simulation.simulation import Simulation
 from vidur_pd.simulation.state import assemble

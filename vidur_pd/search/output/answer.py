@@ -11,7 +11,7 @@ from vidur_pd.config import SimulationConfig
 from vidur_pd.metrics.summary import TargetSummary
 from vidur_pd.search.evaluation.outcome import Outcome
 from vidur_pd.search.output.launch import partition_text
-from vidur_pd.search.promise.screening import GPUS, INVALID, LOAD
+from vidur_pd.search.screening import GPUS, INVALID, LOAD
 from vidur_pd.search.search import Evaluated, SearchResult
 from vidur_pd.search.space.objective import Objective
 

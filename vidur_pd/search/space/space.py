@@ -122,7 +122,13 @@ class Space:
 
     def config(self, point: Point, fidelity: Fidelity | None = None) -> SimulationConfig:
         """Raises: InputError, where the point is no configuration."""
-        return parse_config(self.tree(point, fidelity), Path(), self.where)
+        config = parse_config(self.tree(point, fidelity), Path(), self.where)
+        if config.planner is not None:
+            raise InputError(
+                f"{self.where}: planner: found in a search, which ranks points by their GPUs, expected "
+                "set: {planner: null}"
+            )
+        return config
 
     def label(self, point: Point) -> str:
         """What is chosen, without what all points have in common."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,9 +22,11 @@ from netsim.units import PS_PER_S
 from vidur_pd.cluster.placement import Placement
 from vidur_pd.config import SloConfig
 from vidur_pd.execution.communication.pricer import CommunicationPricer
-from vidur_pd.search.promise.demand import Demand
-from vidur_pd.simulation.plan import SimulationPlan
-from vidur_pd.simulation.pools import PoolModel
+from vidur_pd.promise.demand import Demand
+
+if TYPE_CHECKING:
+    from vidur_pd.simulation.plan import SimulationPlan
+    from vidur_pd.simulation.pools import PoolModel
 
 ALLOWANCE: Final = 1.15
 """A point is only left out where it would miss what it needs by more than this, and a promise of latency may be too
@@ -127,7 +129,7 @@ class PromiseMaker:
         topology = plan.config.cluster.topology.model_dump_json()
         key = (pool.iteration_model, topology, network.collectives, place.gpus[0] % plan.topology.gpus_per_node)
         if key not in self._known:
-            self._known[key] = _instance_promise(plan, pool, place, self._demand)
+            self._known[key] = instance_promise(plan, pool, place, self._demand)
         return self._known[key]
 
 
@@ -139,7 +141,8 @@ def _limit_s(slo: SloConfig, latency: str) -> float:
     return float(getattr(slo, f"{latency}_s")) if not slo.targets else np.inf
 
 
-def _instance_promise(plan: SimulationPlan, pool: PoolModel, place: Placement, demand: Demand) -> InstancePromise:
+def instance_promise(plan: SimulationPlan, pool: PoolModel, place: Placement, demand: Demand) -> InstancePromise:
+    """What an instance of a pool at a place could do for a demand."""
     pricer = CommunicationPricer(
         plan.topology, "analytical", pool.gpu.interconnect, simccl.Stack(plan.config.network.collectives)
     )

@@ -1,0 +1,1 @@
+"""Planners by name."""

@@ -1,0 +1,1 @@
+"""What deployments could do, in closed form."""
