@@ -1,4 +1,4 @@
-"""What the planner did: instances over time beside the load, and what they cost."""
+"""What the planner did: instances over time with the load, and what they cost."""
 
 from __future__ import annotations
 
