@@ -56,6 +56,15 @@ struct AcceptDrafts {
 struct PromptPrefilled {
     RequestPtr request;
 };
+// Loads from tiers have begun on ranks of the instance (`RankState::take_loads`).
+struct LoadsBegun {
+    InstancePtr instance;
+};
+// The instance, whose ranks have tiers, has computed prompts.
+struct PromptsComputed {
+    InstancePtr instance;
+    std::vector<RequestPtr> requests;
+};
 // An iteration has ended, and nothing waits to run on the instance (after `Traits::reports_rest`).
 struct InstanceRests {
     InstancePtr instance;
@@ -71,7 +80,7 @@ struct GraphEnded {
 };
 
 using Notice = std::variant<CallDue, BeforeStep, DecideIteration, PriceIteration, PriceOperators, PriceCollectives,
-                            LaunchIteration, IterationLaunched, AcceptDrafts, PromptPrefilled, InstanceRests,
-                            RequestsCompleted, GraphEnded>;
+                            LaunchIteration, IterationLaunched, AcceptDrafts, PromptPrefilled, LoadsBegun,
+                            PromptsComputed, InstanceRests, RequestsCompleted, GraphEnded>;
 
 }  // namespace serving

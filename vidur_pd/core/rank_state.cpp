@@ -114,6 +114,47 @@ void RankState::keep(const RequestPtr& request, Tokens computed_tokens) {
     note_change();
 }
 
+void RankState::load_from(std::vector<std::shared_ptr<ChunkIndex>> tiers, Tokens least_tokens) {
+    tiers_ = std::move(tiers);
+    least_load_tokens_ = least_tokens;
+}
+
+TierLoad RankState::find_load(const RequestPtr& request, const CachedPrefix& prefix) const {
+    TierLoad load{request, prefix.tokens, {}};
+    if (tiers_.empty() || request->skips_tiers || request->role == Role::kDecode) return load;
+    const Tokens most = request->context_tokens - 1;
+    for (const auto& tier : tiers_) load.reaches.push_back(tier->reach(*request, load.end(), most));
+    if (load.end() - load.cached < least_load_tokens_) load.reaches.clear();
+    return load;
+}
+
+void RankState::begin_load(TierLoad load, const CachedPrefix& prefix) {
+    const RequestPtr request = load.request;
+    waiting_.erase(std::find(waiting_.begin(), waiting_.end(), request));
+    remote_.load(request, prefix);
+    loading_.push_back(request);
+    begun_loads_.push_back(std::move(load));
+    note_change();
+}
+
+void RankState::loaded(const RequestPtr& request, Tokens tokens) {
+    std::erase(loading_, request);
+    remote_.loaded(request, tokens);
+    if (request->preemptions == 0) request->cached_tokens = tokens;
+    tokens_.set_outstanding(*request, request->sequence_tokens() - tokens);
+    note_change();
+}
+
+void RankState::abandon_load(const RequestPtr& request) {
+    std::erase(loading_, request);
+    remote_.abandon(request);
+    request->capacity_tokens = 0;
+    request->skips_tiers = true;
+    request->status = Status::kWaiting;
+    queue_again(request);
+    note_change();
+}
+
 Outcome RankState::finish(ScheduledBatch& batch, const std::vector<Tokens>& accepted,
                           const std::vector<Tokens>& drafted) {
     ensure(!batch.is_finished, "a batch ends once");
@@ -223,6 +264,7 @@ std::vector<RequestPtr> RankState::clear() {
     std::vector<RequestPtr> lost = std::move(running_);
     lost.insert(lost.end(), aside_.rbegin(), aside_.rend());
     lost.insert(lost.end(), waiting_.begin(), waiting_.end());
+    lost.insert(lost.end(), loading_.begin(), loading_.end());
     lost.insert(lost.end(), remote_.arrived.begin(), remote_.arrived.end());
     for (const RequestPtr& request : lost) {
         request->is_running = false;
@@ -233,6 +275,8 @@ std::vector<RequestPtr> RankState::clear() {
     waiting_.clear();
     preempted_.clear();
     remote_.clear();
+    loading_.clear();
+    begun_loads_.clear();
     pool_->clear();
     tokens_.clear();
     batches_under_way_ = 0;
