@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <utility>
 #include <variant>
 #include <vector>
 
@@ -63,7 +64,7 @@ struct LoadsBegun {
 // The instance, whose ranks have tiers, has computed prompts.
 struct PromptsComputed {
     InstancePtr instance;
-    std::vector<RequestPtr> requests;
+    std::vector<std::pair<std::int64_t, RequestPtr>> prompts;  // with the rank of each
 };
 // An iteration has ended, and nothing waits to run on the instance (after `Traits::reports_rest`).
 struct InstanceRests {

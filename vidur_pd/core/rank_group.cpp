@@ -158,7 +158,7 @@ GroupOutcome RankGroup::finish(const GroupBatch& batch, const DraftResults& resu
         Outcome outcome =
             ranks_[rank]->finish(*batch.batches[rank], of_rank(results.accepted, rank), of_rank(results.drafted, rank));
         if (ranks_[rank]->has_tiers()) {
-            group.computed.insert(group.computed.end(), outcome.prefill_done.begin(), outcome.prefill_done.end());
+            for (const RequestPtr& request : outcome.prefill_done) group.computed.emplace_back(rank, request);
         }
         for (const RequestPtr& request : outcome.prefill_done) {
             if (request->prefill_completed_ps) continue;

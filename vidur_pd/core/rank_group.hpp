@@ -52,7 +52,7 @@ struct GroupBatch {
 struct GroupOutcome {
     std::vector<RequestPtr> prefilled;  // those whose prompt is done and whose KV is to be handed over
     std::vector<RequestPtr> completed;  // those that have got their last token
-    std::vector<RequestPtr> computed;   // those whose prompt is done, on ranks with tiers
+    std::vector<std::pair<std::int64_t, RequestPtr>> computed;  // rank, and a prompt that is done there: of tiers
     std::int64_t produced = 0;          // requests that got tokens which are delivered here
 };
 

@@ -37,6 +37,7 @@ void RankState::add(RequestPtr request, std::optional<Role> role) {
     request->role = role.value_or(role_);
     request->status = Status::kWaiting;
     request->capacity_tokens = 0;
+    if (has_tiers() && !request->tier_tokens) request->tier_tokens = 0;
     tokens_.enter_prompt(*request, request->sequence_tokens());
     if (request->role != Role::kPrefill) tokens_.enter_context(*request, request->sequence_tokens());
     enqueue(waiting_, std::move(request), limits_.by_priority);
