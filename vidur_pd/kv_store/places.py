@@ -1,0 +1,87 @@
+"""Where the KV of a rank lies: its GPUs with their shares of a token, and the hosts that they load from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from aicb import Model, Precision, stage_layers
+from boundary.errors import InputError
+from netsim import FlowGraph, NodeKind, Topology
+from vidur_pd.cluster.placement import Placement
+from vidur_pd.kv_transfer.rank_pairs import cache_sizes
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """What one GPU of a rank has of the KV."""
+
+    gpu: int
+    host: int
+    """Node of its server."""
+    token_bytes: int
+    is_stored: bool
+    """It writes its part; of a latent, which every GPU of a tensor group has whole, the first one does."""
+
+
+class RankPlace:
+    """The GPUs of one rank, and flows between these and hosts."""
+
+    def __init__(self, shares: tuple[Share, ...]) -> None:
+        self.shares = shares
+
+    @cached_property
+    def loaded_token_bytes(self) -> int:
+        """Bytes that cross to GPUs for a token."""
+        return sum(share.token_bytes for share in self.shares)
+
+    @cached_property
+    def stored_token_bytes(self) -> int:
+        """Bytes of a token in a tier, and on the way there."""
+        return sum(share.token_bytes for share in self.shares if share.is_stored)
+
+    def load(self, tokens: int, *, delay_ps: int = 0, host: int | None = None) -> FlowGraph:
+        """Flows of so many tokens from the server's own host, or from another, to the GPUs."""
+        return _flows([(host or share.host, share.gpu, tokens * share.token_bytes) for share in self.shares], delay_ps)
+
+    def store(self, tokens: int, *, host: int | None = None) -> FlowGraph:
+        """The same the other way."""
+        stored = [share for share in self.shares if share.is_stored]
+        return _flows([(share.gpu, host or share.host, tokens * share.token_bytes) for share in stored], 0)
+
+
+def _flows(flows: list[tuple[int, int, int]], delay_ps: int) -> FlowGraph:
+    src, dst, sizes = (list(column) for column in zip(*flows, strict=True))
+    return FlowGraph.from_lists(src, dst, sizes, delay_ps=[delay_ps] * len(flows))
+
+
+class Places:
+    """The ranks of a cluster, by placement and rank."""
+
+    def __init__(self, model: Model, topology: Topology) -> None:
+        """Raises: InputError, where the topology has no hosts."""
+        self._model, self._topology = model, topology
+        self._hosts = np.flatnonzero(topology.node_kind == NodeKind.HOST).tolist()
+        if not self._hosts:
+            raise InputError("kv_cache.tiers: found with a topology without hosts, expected cluster.topology.pcie")
+
+    def host_of_server(self, field: str, server: int) -> int:
+        """The node of a server's host. Raises: InputError, where there is no such server."""
+        if server >= len(self._hosts):
+            raise InputError(f"{field}: found {server}, expected one of the {len(self._hosts)} servers, from 0 on")
+        return int(self._hosts[server])
+
+    def of(self, placement: Placement, rank: int, precision: Precision, draft_layers: int) -> RankPlace:
+        partition, sizes = placement.partition, cache_sizes(self._model, precision, draft_layers)
+        stages = [list(layers) for layers in stage_layers(self._model, partition.pp)]
+        stages[-1] += range(len(self._model.pattern), len(sizes.token_bytes))
+        shares = []
+        for layers, gpus in zip(stages, placement.rank_gpus(rank), strict=True):
+            whole = sum(sizes.token_bytes[layer] for layer in layers)
+            own = whole if sizes.kv_heads is None else whole * max(1, sizes.kv_heads // len(gpus)) // sizes.kv_heads
+            for place, gpu in enumerate(gpus):
+                host = self._hosts[gpu // self._topology.gpus_per_node]
+                shares.append(Share(gpu, host, own, is_stored=sizes.kv_heads is not None or place == 0))
+        return RankPlace(tuple(share for share in shares if share.token_bytes))

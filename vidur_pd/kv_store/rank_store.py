@@ -1,0 +1,84 @@
+"""The tiers of one rank, and what its loads and writes are: flows, and turns of its disks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from netsim import FlowGraph
+from vidur_pd._core import TierLoad
+from vidur_pd.cluster.instance import Rank
+from vidur_pd.kv_store.disk import Disk
+from vidur_pd.kv_store.places import RankPlace
+from vidur_pd.kv_store.tier import Tier
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TierAccess:
+    """A tier as one rank reaches it."""
+
+    kind: str
+    tier: Tier
+    chunk_bytes: int
+    """Of a chunk there."""
+    host: int | None = None
+    """Node of its server; ``None``: the rank's own."""
+    latency_ps: int = 0
+    disk: Disk | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LoadPart:
+    """What one tier gives to a request."""
+
+    access: TierAccess
+    tokens: int
+    """Beyond those that were there before."""
+    chunks: int
+    size_bytes: int
+    graph: FlowGraph
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Write:
+    """Chunks on their way to tiers behind one host."""
+
+    targets: tuple[tuple[TierAccess, tuple[int, ...]], ...]
+    graph: FlowGraph
+
+
+class RankStore:
+    """What a rank loads from its tiers and writes to them."""
+
+    def __init__(self, rank: Rank, place: RankPlace, tiers: Sequence[TierAccess], chunk_tokens: int) -> None:
+        self.rank, self.place, self.tiers = rank, place, tuple(tiers)
+        self._chunk_tokens = chunk_tokens
+
+    def parts(self, load: TierLoad, now_ps: int) -> list[LoadPart]:
+        """Whole chunks cross, also where the prefix cache has the beginning of the first."""
+        parts, start = [], load.cached
+        for access, end in zip(self.tiers, load.reaches, strict=True):
+            if end == start:
+                continue
+            chunks = (end - start // self._chunk_tokens * self._chunk_tokens) // self._chunk_tokens
+            tokens = chunks * self._chunk_tokens
+            delay_ps = access.latency_ps
+            if access.disk is not None:
+                delay_ps = access.disk.read(tokens * self.place.stored_token_bytes, now_ps) - now_ps
+            graph = self.place.load(tokens, delay_ps=delay_ps, host=access.host)
+            parts.append(LoadPart(access, end - start, chunks, tokens * self.place.loaded_token_bytes, graph))
+            start = end
+        return parts
+
+    def writes(self, keys: Sequence[int]) -> list[Write]:
+        """What a computed prompt with these chunks adds to the tiers; what goes to one host crosses once."""
+        of_hosts: dict[int | None, list[tuple[TierAccess, tuple[int, ...]]]] = {}
+        for access in self.tiers:
+            new = access.tier.access(keys)
+            if new:
+                of_hosts.setdefault(access.host, []).append((access, tuple(new)))
+        writes = []
+        for host, targets in of_hosts.items():
+            chunks = len({key for _, new in targets for key in new})
+            writes.append(Write(tuple(targets), self.place.store(chunks * self._chunk_tokens, host=host)))
+        return writes
