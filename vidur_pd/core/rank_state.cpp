@@ -115,17 +115,21 @@ void RankState::keep(const RequestPtr& request, Tokens computed_tokens) {
     note_change();
 }
 
-void RankState::load_from(std::vector<std::shared_ptr<ChunkIndex>> tiers, Tokens least_tokens) {
+void RankState::load_from(std::vector<std::shared_ptr<ChunkIndex>> tiers, std::vector<Tokens> least_tokens) {
+    ensure(tiers.size() == least_tokens.size(), "each tier has its own least");
     tiers_ = std::move(tiers);
-    least_load_tokens_ = least_tokens;
+    least_load_tokens_ = std::move(least_tokens);
 }
 
 TierLoad RankState::find_load(const RequestPtr& request, const CachedPrefix& prefix) const {
     TierLoad load{request, prefix.tokens, {}};
     if (tiers_.empty() || request->skips_tiers || request->role == Role::kDecode) return load;
     const Tokens most = request->context_tokens - 1;
-    for (const auto& tier : tiers_) load.reaches.push_back(tier->reach(*request, load.end(), most));
-    if (load.end() - load.cached < least_load_tokens_) load.reaches.clear();
+    for (std::size_t tier = 0; tier < tiers_.size(); ++tier) {
+        const Tokens from = load.end(), end = tiers_[tier]->reach(*request, from, most);
+        load.reaches.push_back(end - from < least_load_tokens_[tier] ? from : end);
+    }
+    if (load.end() == load.cached) load.reaches.clear();
     return load;
 }
 

@@ -115,11 +115,12 @@ class RankState {
 
     // Tiers of KV behind the pool.
 
-    // Prompts are looked up in tiers, one after another, from now on; fewer than `least_tokens` are not loaded.
-    void load_from(std::vector<std::shared_ptr<ChunkIndex>> tiers, Tokens least_tokens);
+    // Prompts are looked up in tiers, one after another, from now on; fewer than `least_tokens` [tiers] are not
+    // loaded.
+    void load_from(std::vector<std::shared_ptr<ChunkIndex>> tiers, std::vector<Tokens> least_tokens);
     bool has_tiers() const { return !tiers_.empty(); }
     // What tiers have of a request that waits, behind a prefix that the pool has: each goes on where the one before
-    // ends. Ends at `prefix` where that is nothing, or too little.
+    // ends, or none does.
     TierLoad find_load(const RequestPtr& request, const CachedPrefix& prefix) const;
     // A request that waits gets blocks for its context and waits for its load, outside the queue.
     void begin_load(TierLoad load, const CachedPrefix& prefix);
@@ -262,7 +263,7 @@ class RankState {
     TokenLoad tokens_;
     RemoteQueue remote_;
     std::vector<std::shared_ptr<ChunkIndex>> tiers_;
-    Tokens least_load_tokens_ = 1;
+    std::vector<Tokens> least_load_tokens_;  // [tiers]
     std::vector<TierLoad> begun_loads_;
     std::vector<RequestPtr> loading_;
     std::int64_t batches_under_way_ = 0;  // batches

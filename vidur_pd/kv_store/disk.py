@@ -21,6 +21,10 @@ class Disk:
         """When what is in CPU memory now is on the disks."""
         return self._take(size_bytes, self._written_bps, now_ps)
 
+    def alone_ps(self, size_bytes: int) -> int:
+        """What a read takes on disks that have nothing else to do."""
+        return -(-size_bytes * 8 * PS_PER_S // self._read_bps) + self._latency_ps
+
     def _take(self, size_bytes: int, rate_bps: int, now_ps: int) -> int:
         self._free_ps = max(self._free_ps, now_ps) + -(-size_bytes * 8 * PS_PER_S // rate_bps)
         return self._free_ps

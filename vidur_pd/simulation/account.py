@@ -45,6 +45,7 @@ from vidur_pd.metrics.summary import (
     RecoveredRequests,
     Summary,
     Throughput,
+    TierSummary,
     WorkloadSummary,
 )
 from vidur_pd.metrics.tally import RequestTally
@@ -84,6 +85,7 @@ class Account:
         recovered: RecoveredRequests,
         transfers_retried: int,
         rebalancing: RebalancingSummary | None,
+        tiers: tuple[TierSummary, ...] | None,
         links: Sequence[LinkSummary],
         effort: Effort,
     ) -> Summary:
@@ -139,6 +141,7 @@ class Account:
             cost=self._cost(energy, tally, makespan_s),
             classes=class_summaries(tally, slo),
             rebalancing=rebalancing,
+            tiers=tiers,
             faults=fault_summary(self._plan.faults, recovered, transfers_retried, tally, slo),
         )
         return replace(summary, verdict=verdict_of(summary, tally, slo))

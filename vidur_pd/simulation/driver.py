@@ -14,6 +14,7 @@ from vidur_pd._core import (
     DecideIteration,
     GraphEnded,
     InstanceRests,
+    LoadsBegun,
     IterationLaunched,
     LaunchIteration,
     Loop,
@@ -21,6 +22,7 @@ from vidur_pd._core import (
     PriceIteration,
     PriceOperators,
     PromptPrefilled,
+    PromptsComputed,
     RequestsCompleted,
 )
 from vidur_pd.clock import EventQueue
@@ -105,10 +107,15 @@ class Driver:
             IterationLaunched: lambda notice: hand_over.launched(notice.iteration, self._queue.now_ps),
             AcceptDrafts: lambda notice: self._loop.set_accepted(*notice.instance.draw_drafts(notice.iteration)),
             PromptPrefilled: lambda notice: hand_over.prefilled(notice.request),
+            **self._handlers_of_tiers(),
             InstanceRests: lambda notice: self._lifecycle.routes.rests(notice.instance),
             RequestsCompleted: lambda notice: self._lifecycle.ended(notice.requests),
             GraphEnded: self._graph_ended,
         }
+
+    def _handlers_of_tiers(self) -> dict[type, Callable[[Any], None]]:
+        store = self._lifecycle.kv_store
+        return {} if store is None else {LoadsBegun: store.loads_begun, PromptsComputed: store.prompts_computed}
 
     def _decide(self, notice: DecideIteration) -> None:
         instance = notice.instance
@@ -124,5 +131,7 @@ class Driver:
     def _graph_ended(self, notice: GraphEnded) -> None:
         """A flow graph has come to its end: of a transfer, of weights, or of an iteration."""
         completion = Completion(GraphHandle(notice.graph), None, self._queue.now_ps, notice.is_failed)
-        if not self._balancers.arrived(completion) and not self._lifecycle.hand_over.arrived(completion):
+        store = self._lifecycle.kv_store
+        takers = [self._balancers.arrived, *([] if store is None else [store.arrived]), self._lifecycle.hand_over.arrived]
+        if not any(arrived(completion) for arrived in takers):
             self._coupled_exactly.completed(completion)

@@ -31,6 +31,7 @@ from vidur_pd.simulation.cluster_control import ClusterControl
 from vidur_pd.simulation.driver import Driver, Progress
 from vidur_pd.simulation.lifecycle import RequestLifecycle
 from vidur_pd.simulation.state import SimulationState
+from vidur_pd.simulation.tiers import kv_store_of, tier_summaries
 from vidur_pd.workload import Workload
 from vidur_pd.workload.source import RequestSource
 
@@ -81,7 +82,10 @@ class Simulation:
             draft_layers=self._plan.draft_layers,
             loads=LinkLoads(self._plan.topology, state.fabric) if config.routing.watches_links else None,
         )
-        self._lifecycle = RequestLifecycle(state, self._source, self._loop, self._queue, self._kv_sender)
+        self._kv_store = kv_store_of(state, self._loop, self._queue)
+        self._lifecycle = RequestLifecycle(
+            state, self._source, self._loop, self._queue, self._kv_sender, self._kv_store
+        )
         self._control = ClusterControl(state, self._loop, self._queue, self._lifecycle)
         self._balancers = ExpertBalancers(self._loop, state.network)
         self._driver = self._join()
@@ -112,7 +116,9 @@ class Simulation:
                 pricing=pricer.pricing(),
             )
         outer_network = OuterNetwork.unless_of_core(self._network, self._loop)
-        return Driver(self._state, self._loop, self._queue, self._lifecycle, self._balancers, launcher, outer_network)
+        return Driver(
+            self._state, self._loop, self._queue, self._lifecycle, self._balancers, launcher, outer_network
+        )
 
     @property
     def config(self) -> SimulationConfig:
@@ -178,6 +184,7 @@ class Simulation:
                 self._recovered(),
                 self._lifecycle.hand_over.retried_parts,
                 self._rebalancing(),
+                None if self._kv_store is None else tier_summaries(self._kv_store),
                 self._fullest_links(),
                 self._effort(),
             ),
