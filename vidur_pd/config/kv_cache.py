@@ -76,7 +76,7 @@ class KvCacheConfig(Section):
     while the request holds blocks for its context and others run.
     """
 
-    tiers: tuple[AnyTier, ...] = ()
+    tiers: Annotated[tuple[AnyTier, ...], Field(min_length=1)]
     """In the order in which they are asked."""
     chunk_tokens: Count = 256
     """Tokens of a chunk (LMCache's default); a multiple of ``engine.block_tokens``."""

@@ -351,7 +351,8 @@ class SimulationConfig(Section):
     engine: EngineConfig
     frontend: FrontendConfig = NoFrontend()
     routing: RoutingConfig = RoutingConfig()
-    kv_cache: KvCacheConfig = KvCacheConfig()
+    kv_cache: KvCacheConfig | None = None
+    """``None``: KV that leaves the prefix cache of an instance is gone."""
     kv_transfer: KvTransferConfig
     network: NetworkConfig
     slo: SloConfig = SloConfig()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-
 from boundary.errors import InputError
 from vidur_pd._core import ChunkKeys
 from vidur_pd.cluster.instance import Rank
@@ -24,8 +23,9 @@ class TierBuilder:
 
     def __init__(self, config: KvCacheConfig, keys: ChunkKeys, places: Places) -> None:
         self._config, self._keys, self._places = config, keys, places
-        self._evictions = [eviction_class(f"kv_cache.tiers.{n}.eviction", tier.eviction)
-                           for n, tier in enumerate(config.tiers)]
+        self._evictions = [
+            eviction_class(f"kv_cache.tiers.{n}.eviction", tier.eviction) for n, tier in enumerate(config.tiers)
+        ]
         self._shared: dict[int, tuple[Tier, int]] = {}
 
     def of(self, rank: Rank, place: RankPlace) -> RankStore:

@@ -14,9 +14,9 @@ from vidur_pd._core import (
     DecideIteration,
     GraphEnded,
     InstanceRests,
-    LoadsBegun,
     IterationLaunched,
     LaunchIteration,
+    LoadsBegun,
     Loop,
     PriceCollectives,
     PriceIteration,
@@ -132,6 +132,10 @@ class Driver:
         """A flow graph has come to its end: of a transfer, of weights, or of an iteration."""
         completion = Completion(GraphHandle(notice.graph), None, self._queue.now_ps, notice.is_failed)
         store = self._lifecycle.kv_store
-        takers = [self._balancers.arrived, *([] if store is None else [store.arrived]), self._lifecycle.hand_over.arrived]
+        takers = [
+            self._balancers.arrived,
+            *([] if store is None else [store.arrived]),
+            self._lifecycle.hand_over.arrived,
+        ]
         if not any(arrived(completion) for arrived in takers):
             self._coupled_exactly.completed(completion)

@@ -116,9 +116,7 @@ class Simulation:
                 pricing=pricer.pricing(),
             )
         outer_network = OuterNetwork.unless_of_core(self._network, self._loop)
-        return Driver(
-            self._state, self._loop, self._queue, self._lifecycle, self._balancers, launcher, outer_network
-        )
+        return Driver(self._state, self._loop, self._queue, self._lifecycle, self._balancers, launcher, outer_network)
 
     @property
     def config(self) -> SimulationConfig:

@@ -10,6 +10,7 @@ from vidur_pd._core import ChunkKeys, Loop
 from vidur_pd.clock import EventQueue
 from vidur_pd.cluster.instance import Instance
 from vidur_pd.config import CORE_POLICY
+from vidur_pd.config.kv_cache import KvCacheConfig
 from vidur_pd.execution.communication.idle_fabric import IdleFabric
 from vidur_pd.execution.iteration.prompts import PromptTimes
 from vidur_pd.kv_store.build import TierBuilder
@@ -35,9 +36,9 @@ def kv_store_of(state: SimulationState, loop: Loop, queue: EventQueue) -> KvStor
     """
     plan = state.plan
     config = plan.config.kv_cache
-    if not config.tiers:
+    if config is None:
         return None
-    _check(plan)
+    _check(plan, config)
     times = _prompt_times(state)
     keys = ChunkKeys(config.chunk_tokens, plan.hash_block_tokens)
     places = Places(plan.model, plan.topology)
@@ -49,7 +50,7 @@ def kv_store_of(state: SimulationState, loop: Loop, queue: EventQueue) -> KvStor
         for rank in instance.ranks if plan.role_of(instance.placement) != "decode" else ():
             store = builder.of(rank, places.of(instance.placement, rank.index, pool.precision, draft_layers))
             indices = [access.tier.index for access in store.tiers]
-            rank.state.load_from(indices, _least_tokens(plan, store, times[instance.index]))
+            rank.state.load_from(indices, _least_tokens(plan, config, store, times[instance.index]))
             of_ranks.append(store)
         stores.append(of_ranks)
 
@@ -70,16 +71,16 @@ def _prompt_times(state: SimulationState) -> list[PromptTimes]:
     return [of_pools[instance.placement.pool] for instance in state.instances]
 
 
-def _check(plan: SimulationPlan) -> None:
+def _check(plan: SimulationPlan, config: KvCacheConfig) -> None:
     if capabilities_of(plan.coupling.transfer_backend).sends_traffic:
         raise InputError("kv_cache.tiers: found with network.backend rdma, expected a simulated network")
     for pool in plan.pools.values():
         if pool.pool.role != "decode" or plan.config.routing.decode_instances_prefill:
-            _check_pool(plan, pool)
+            _check_pool(plan, config, pool)
 
 
-def _check_pool(plan: SimulationPlan, pool: PoolModel) -> None:
-    name, engine, chunk = pool.pool.name, pool.engine, plan.config.kv_cache.chunk_tokens
+def _check_pool(plan: SimulationPlan, config: KvCacheConfig, pool: PoolModel) -> None:
+    name, engine, chunk = pool.pool.name, pool.engine, config.chunk_tokens
     if engine.policy != CORE_POLICY:
         raise InputError(f"kv_cache.tiers: found with policy {engine.policy} of pool {name}, expected {CORE_POLICY}")
     if not engine.prefix_caching:
@@ -93,9 +94,8 @@ def _check_pool(plan: SimulationPlan, pool: PoolModel) -> None:
         raise InputError(f"kv_cache.tiers: found with model {plan.model.name}, expected one that keeps every token")
 
 
-def _least_tokens(plan: SimulationPlan, store: RankStore, times: PromptTimes) -> list[int]:
+def _least_tokens(plan: SimulationPlan, config: KvCacheConfig, store: RankStore, times: PromptTimes) -> list[int]:
     """[tiers] fewest tokens that are loaded from each."""
-    config = plan.config.kv_cache
     if config.load == "always":
         return [config.load_tokens_min] * len(store.tiers)
     idle = IdleFabric(plan.topology, "fluid", None)
