@@ -32,8 +32,8 @@ class Tier(Section):
     capacity: Size
     """Of the KV that it holds: of each data-parallel rank, or of all together for ``remote``."""
     eviction: EvictionName = "lru"
-    """Which chunk leaves a full tier: ``lru``, ``lfu``, ``s3_fifo``, ``arc``, or ``module:Class``, a policy of one's own
-    (`vidur_pd.kv_store.eviction`)."""
+    """Which chunk leaves a full tier: ``lru``, ``lfu``, ``s3_fifo``, ``arc``, or ``module:Class``, a policy of one's
+    own (`vidur_pd.kv_store.eviction`)."""
     write: Literal["through", "selective"] = "through"
     """Chunks are stored when their prompt has been computed: ``through``, at the first one that has them (LMCache, and
     HiCache's default); ``selective``, at the second (HiCache's ``write_through_selective``)."""

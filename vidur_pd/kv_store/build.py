@@ -48,8 +48,8 @@ class TierBuilder:
                 tier, expected = self._shared[number]
                 if chunk_bytes != expected:
                     raise InputError(
-                        f"kv_cache.tiers.{number}: found pools whose KV has {expected} and {chunk_bytes} bytes a chunk, "
-                        "expected one size for a store that they share"
+                        f"kv_cache.tiers.{number}: found pools whose KV has {expected} and {chunk_bytes} bytes a "
+                        "chunk, expected one size for a store that they share"
                     )
                 return TierAccess(config.kind, tier, chunk_bytes, host, config.latency)
 

@@ -36,7 +36,7 @@ class TierCounts:
 
 
 class Tier:
-    """A tier of one rank, or of all. Chunks that are being written count as there for eviction, and not for look-ups."""
+    """A tier of one rank, or of all. Chunks that are being written count for eviction, and not for look-ups."""
 
     def __init__(self, keys: ChunkKeys, eviction: Callable[[], Eviction], *, writes_at: int) -> None:
         """``writes_at``: accesses to a chunk with which it is written."""

@@ -132,10 +132,7 @@ class Driver:
         """A flow graph has come to its end: of a transfer, of weights, or of an iteration."""
         completion = Completion(GraphHandle(notice.graph), None, self._queue.now_ps, notice.is_failed)
         store = self._lifecycle.kv_store
-        takers = [
-            self._balancers.arrived,
-            *([] if store is None else [store.arrived]),
-            self._lifecycle.hand_over.arrived,
-        ]
-        if not any(arrived(completion) for arrived in takers):
+        if self._balancers.arrived(completion) or (store is not None and store.arrived(completion)):
+            return
+        if not self._lifecycle.hand_over.arrived(completion):
             self._coupled_exactly.completed(completion)

@@ -1,7 +1,7 @@
 """An eviction policy of one's own: which chunk leaves a tier that is full.
 
-Named by ``eviction: module:Class`` of a tier (or ``file.py:Class`` in the folder of the configuration). Each tier has one
-object of it, made without arguments::
+Named by ``eviction: module:Class`` of a tier (or ``file.py:Class`` in the folder of the configuration). Each tier has
+one object of it, made without arguments::
 
     class Fifo(Eviction):
         def __init__(self) -> None:
@@ -28,9 +28,9 @@ HOOKS: Final = ("hit", "add")
 class Eviction(ABC):
     """The chunks of one tier, by number, and the order in which they leave.
 
-    Each prompt is one access to each of its chunks, when it has been computed: of one prompt the last chunk comes first,
-    so that its beginning stays the longest. The owner keeps track of what is there; it calls ``hit`` for chunks that are,
-    and ``add`` for others.
+    Each prompt is one access to each of its chunks, when it has been computed: of one prompt the last chunk comes
+    first, so that its beginning stays the longest. The owner keeps track of what is there; it calls ``hit`` for chunks
+    that are, and ``add`` for others.
     """
 
     capacity: int
