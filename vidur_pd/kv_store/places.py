@@ -26,6 +26,15 @@ class Share:
     """It writes its part; of a latent, which every GPU of a tensor group has whole, the first one does."""
 
 
+@dataclass(frozen=True, slots=True)
+class RemoteHost:
+    """A host that ranks reach over the network."""
+
+    node: int
+    gpus: range
+    """Of its server, whose NICs it uses."""
+
+
 class RankPlace:
     """The GPUs of one rank, and flows between these and hosts."""
 
@@ -42,14 +51,34 @@ class RankPlace:
         """Bytes of a token in a tier, and on the way there."""
         return sum(share.token_bytes for share in self.shares if share.is_stored)
 
-    def load(self, tokens: int, *, delay_ps: int = 0, host: int | None = None) -> FlowGraph:
+    def load(self, tokens: int, *, delay_ps: int = 0, host: RemoteHost | None = None) -> FlowGraph:
         """Flows of so many tokens from the server's own host, or from another, to the GPUs."""
-        return _flows([(host or share.host, share.gpu, tokens * share.token_bytes) for share in self.shares], delay_ps)
+        flows = [
+            (src, dst, tokens * share.token_bytes)
+            for share in self.shares
+            for src, dst in self._legs(share, host, is_load=True)
+        ]
+        return _flows(flows, delay_ps)
 
-    def store(self, tokens: int, *, host: int | None = None) -> FlowGraph:
+    def store(self, tokens: int, *, host: RemoteHost | None = None) -> FlowGraph:
         """The same the other way."""
-        stored = [share for share in self.shares if share.is_stored]
-        return _flows([(share.gpu, host or share.host, tokens * share.token_bytes) for share in stored], 0)
+        flows = [
+            (src, dst, tokens * share.token_bytes)
+            for share in self.shares
+            if share.is_stored
+            for src, dst in self._legs(share, host, is_load=False)
+        ]
+        return _flows(flows, 0)
+
+    def _legs(self, share: Share, host: RemoteHost | None, *, is_load: bool) -> list[tuple[int, int]]:
+        """Flows that run at the same time: from or to another server one more, by way of the GPU on the same rail there,
+        next to whose NIC its host is."""
+        if host is None or host.node == share.host:
+            legs = [(share.host, share.gpu)]
+        else:
+            other = host.gpus[share.gpu % len(host.gpus)]
+            legs = [(host.node, other), (other, share.gpu)]
+        return legs if is_load else [(dst, src) for src, dst in legs]
 
 
 def _flows(flows: list[tuple[int, int, int]], delay_ps: int) -> FlowGraph:
@@ -67,11 +96,12 @@ class Places:
         if not self._hosts:
             raise InputError("kv_cache.tiers: found with a topology without hosts, expected cluster.topology.pcie")
 
-    def host_of_server(self, field: str, server: int) -> int:
-        """The node of a server's host. Raises: InputError, where there is no such server."""
+    def host_of_server(self, field: str, server: int) -> RemoteHost:
+        """A server's host, seen from others. Raises: InputError, where there is no such server."""
         if server >= len(self._hosts):
             raise InputError(f"{field}: found {server}, expected one of the {len(self._hosts)} servers, from 0 on")
-        return int(self._hosts[server])
+        width = self._topology.gpus_per_node
+        return RemoteHost(self._hosts[server], range(server * width, (server + 1) * width))
 
     def of(self, placement: Placement, rank: int, precision: Precision, draft_layers: int) -> RankPlace:
         partition, sizes = placement.partition, cache_sizes(self._model, precision, draft_layers)

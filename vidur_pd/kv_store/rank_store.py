@@ -9,7 +9,7 @@ from netsim import FlowGraph
 from vidur_pd._core import TierLoad
 from vidur_pd.cluster.instance import Rank
 from vidur_pd.kv_store.disk import Disk
-from vidur_pd.kv_store.places import RankPlace
+from vidur_pd.kv_store.places import RankPlace, RemoteHost
 from vidur_pd.kv_store.tier import Tier
 
 
@@ -21,8 +21,8 @@ class TierAccess:
     tier: Tier
     chunk_bytes: int
     """Of a chunk there."""
-    host: int | None = None
-    """Node of its server; ``None``: the rank's own."""
+    host: RemoteHost | None = None
+    """``None``: that of the rank's own server."""
     latency_ps: int = 0
     disk: Disk | None = None
 
@@ -72,7 +72,7 @@ class RankStore:
 
     def writes(self, keys: Sequence[int]) -> list[Write]:
         """What a computed prompt with these chunks adds to the tiers; what goes to one host crosses once."""
-        of_hosts: dict[int | None, list[tuple[TierAccess, tuple[int, ...]]]] = {}
+        of_hosts: dict[RemoteHost | None, list[tuple[TierAccess, tuple[int, ...]]]] = {}
         for access in self.tiers:
             new = access.tier.access(keys)
             if new:
