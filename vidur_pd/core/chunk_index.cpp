@@ -5,8 +5,8 @@
 namespace serving {
 
 ChunkKeys::ChunkKeys(Tokens chunk_tokens, Tokens hash_block_tokens)
-    : chunk_tokens_(chunk_tokens), keys_((check_least("chunk_tokens", chunk_tokens, 1), chunk_tokens),
-                                         hash_block_tokens) {}
+    : chunk_tokens_(chunk_tokens),
+      keys_((check_least("chunk_tokens", chunk_tokens, 1), chunk_tokens), hash_block_tokens) {}
 
 std::vector<std::int64_t> ChunkKeys::of(const Request& request, Tokens tokens) {
     std::vector<std::int64_t> found;

@@ -1,8 +1,9 @@
 // Chunks of KV that a tier behind the block pools holds: CPU memory, a disk, a store in the network.
 //
-// Source of the rules: LMCache 0.5.6, lmcache/v1/token_database.py (`ChunkedTokenDatabase`: the key of a chunk is a hash
-// of the one before and its own tokens; only full chunks count) and storage_backend/storage_manager.py (a look-up ends
-// at the first gap). Chunks with tokens that no other request can have are not kept: answers, prompts without contents.
+// Source of the rules: LMCache 0.5.6, lmcache/v1/token_database.py (`ChunkedTokenDatabase`: the key of a chunk is a
+// hash of the one before and its own tokens; only full chunks count) and storage_backend/storage_manager.py (a look-up
+// ends at the first gap). Chunks with tokens that no other request can have are not kept: answers, prompts without
+// contents.
 #pragma once
 
 #include <cstdint>

@@ -53,7 +53,7 @@ struct GroupOutcome {
     std::vector<RequestPtr> prefilled;  // those whose prompt is done and whose KV is to be handed over
     std::vector<RequestPtr> completed;  // those that have got their last token
     std::vector<std::pair<std::int64_t, RequestPtr>> computed;  // rank, and a prompt that is done there: of tiers
-    std::int64_t produced = 0;          // requests that got tokens which are delivered here
+    std::int64_t produced = 0;                                  // requests that got tokens which are delivered here
 };
 
 // End of the first step and of the last one, and how much later their tokens are handed out.

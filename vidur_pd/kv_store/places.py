@@ -71,8 +71,8 @@ class RankPlace:
         return _flows(flows, 0)
 
     def _legs(self, share: Share, host: RemoteHost | None, *, is_load: bool) -> list[tuple[int, int]]:
-        """Flows that run at the same time: from or to another server one more, by way of the GPU on the same rail there,
-        next to whose NIC its host is."""
+        """Flows that run at the same time: from or to another server one more, by way of the GPU on the same rail
+        there, next to whose NIC its host is."""
         if host is None or host.node == share.host:
             legs = [(share.host, share.gpu)]
         else:

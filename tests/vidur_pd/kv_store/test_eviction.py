@@ -55,7 +55,7 @@ def chunks_of_trace(trace: str) -> list[int]:
     if not path.exists():
         pytest.skip(f"{path.name} is not beside this checkout")
     numbers: dict[tuple[int, int, int], int] = {}
-    keys = []
+    keys: list[int] = []
     with gzip.open(path, "rt") as lines:
         rows = [json.loads(line) for line, _ in zip(lines, range(ASKED), strict=False)]
     for row in rows:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import json
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -43,9 +42,9 @@ def pcie_bytes(result: Result) -> dict[str, float]:
 
 def test_a_prompt_that_has_left_the_prefix_cache_is_loaded_over_pcie() -> None:
     """By hand. A prompt and its answer hold 321 of 400 blocks, 320 of which stay cached. The second takes the one that
-    is blank, the 79 that nobody had, and 241 of the first's, its tail first: 79 blocks are left, 1,264 tokens. The third
-    prompt is the first again. Its last token is always computed, so that of the 20 chunks of 256 tokens 19 may be hit;
-    the fifth begins at token 1,024, and 15 are loaded.
+    is blank, the 79 that nobody had, and 241 of the first's, its tail first: 79 blocks are left, 1,264 tokens. The
+    third prompt is the first again. Its last token is always computed, so that of the 20 chunks of 256 tokens 19 may be
+    hit; the fifth begins at token 1,024, and 15 are loaded.
     """
     result = run(prompts([(0, 5_120, A), (10, 5_120, B), (20, 5_120, A)]))
     first, second, third = result.requests
@@ -68,7 +67,7 @@ def test_a_prompt_that_has_left_the_prefix_cache_is_loaded_over_pcie() -> None:
 
 def test_others_run_while_a_request_waits_for_its_load() -> None:
     """A request that came behind, and is in no tier, is computed during the load; a slow link makes that long."""
-    slow = {"topology": {"kind": "single_switch", "pcie": {"rate": "1Gbps"}}}
+    slow: dict[str, Any] = {"topology": {"kind": "single_switch", "pcie": {"rate": "1Gbps"}}}
     rows = [(0.0, 5_120, A), (100.0, 5_120, B), (200.0, 5_120, A), (200.001, 512, [7_777])]
     *_, loading, behind = run(prompts(rows), **slow).requests
     assert loading.tier_tokens
@@ -116,9 +115,9 @@ def test_selective_writes_keep_what_comes_twice(write: str, stored: int) -> None
 
 
 def test_loads_that_are_slower_than_computing_are_left_out_where_that_is_asked_for() -> None:
-    """At 1 Gbit/s a token takes 1.2 ms to load; computing one takes some 50 µs. Whatever is in the tier, nobody waits."""
+    """At 1 Gbit/s a token takes 1.2 ms to load; computing one takes some 50 µs. Nobody waits for the tier."""
     rows = [(0, 5_120, A), (100, 5_120, B), (200, 5_120, A)]
-    slow = {"topology": {"kind": "single_switch", "pcie": {"rate": "1Gbps"}}}
+    slow: dict[str, Any] = {"topology": {"kind": "single_switch", "pcie": {"rate": "1Gbps"}}}
     asked = run(prompts(rows), cache={"load": "if_faster"}, **slow)
     always, never = run(prompts(rows), **slow), run(prompts(rows), ())
     assert tier(asked).loads == 0
@@ -130,8 +129,8 @@ def test_loads_that_are_slower_than_computing_are_left_out_where_that_is_asked_f
 
 
 def test_a_tier_too_small_for_anything_costs_nothing() -> None:
-    """A chunk of room: what is kept is the beginning, which the prefix cache has as well, or it is loaded faster than it
-    is computed. One prompt at a time: none is later than without the tier."""
+    """A chunk of room: what is kept is the beginning, which the prefix cache has as well, or it is loaded faster than
+    it is computed. One prompt at a time: none is later than without the tier."""
     rows = [(10.0 * turn, 5_120, [A, B, [*range(200, 210)]][turn % 3]) for turn in range(9)]
     tiny = [CPU | {"capacity": f"{256 * TOKEN_BYTES}B"}]
     ends = [
@@ -167,8 +166,8 @@ class BlockPool:
 
 @pytest.mark.parametrize("eviction", ORACLES)
 def test_hits_on_a_mooncake_trace_are_those_of_an_oracle(eviction: str) -> None:
-    """70 prompts of the synthetic trace (up to 20,000 tokens) one at a time; the prefix cache has 24,576 tokens, the tier
-    400 chunks."""
+    """70 prompts of the synthetic trace (up to 20,000 tokens) one at a time; the prefix cache has 24,576 tokens, the
+    tier 400 chunks."""
     path = TRACES / "mooncake_synthetic_trace.jsonl.gz"
     if not path.exists():
         pytest.skip(f"{path.name} is not beside this checkout")
