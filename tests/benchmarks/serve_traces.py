@@ -5,8 +5,8 @@
 
 mooncake: the conversation trace (12,031 requests) on DeepSeek-V3, 2 x 16 H200s for prefill and 32 for decode, ``fluid``
 coupling, prefix caching. Reference: NVIDIA's DynoSim replays the trace, without a network model, in 5 s.
-tiers: the mooncake case with KV-aware routing, first as it is, then with 1 TB of CPU memory as a tier for each rank that
-prefills. No reference.
+tiers: the mooncake case with KV-aware routing, first as it is, then with 1 TB of CPU memory as a tier for each rank
+that prefills. No reference.
 llama: Llama-2-7B on one A100, chunks of 512, Azure conversation lengths at 3 requests/s, 10,240 requests. Reference:
 Vidur, 22.6 s (2.07 s for 1,024 requests, so hardly any of it is for starting).
 million: synthetic requests on 16 + 16 instances, ``isolated`` (1,000,000 unless --requests says fewer), written by

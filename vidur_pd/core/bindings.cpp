@@ -120,8 +120,8 @@ void bind_tiers(py::module_& module) {
         .def("of", &ChunkKeys::of, py::arg("request"), py::arg("tokens"));
     py::class_<ChunkIndex, std::shared_ptr<ChunkIndex>>(module, "ChunkIndex")
         .def(py::init<std::shared_ptr<ChunkKeys>>(), py::arg("keys"))
-        .def("add", &ChunkIndex::add, py::arg("key"))
-        .def("remove", &ChunkIndex::remove, py::arg("key"))
+        .def("add", &ChunkIndex::add, py::arg("keys"))
+        .def("remove", &ChunkIndex::remove, py::arg("keys"))
         .def("__contains__", &ChunkIndex::has, py::arg("key"))
         .def("__len__", &ChunkIndex::size)
         .def("reach", &ChunkIndex::reach, py::arg("request"), py::arg("start"), py::arg("tokens"));

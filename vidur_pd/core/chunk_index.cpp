@@ -19,19 +19,23 @@ std::vector<std::int64_t> ChunkKeys::of(const Request& request, Tokens tokens) {
     return found;
 }
 
-void ChunkIndex::add(std::int64_t key) {
-    ensure(key >= 0, "chunks of a tier are such as others can have");
-    const auto place = static_cast<std::size_t>(key);
-    if (place >= is_there_.size()) is_there_.resize(place + place / 2 + 1, false);
-    ensure(!is_there_[place], "a chunk is in a tier once");
-    is_there_[place] = true;
-    ++chunks_;
+void ChunkIndex::add(const std::vector<std::int64_t>& keys) {
+    for (const std::int64_t key : keys) {
+        ensure(key >= 0, "chunks of a tier are such as others can have");
+        const auto place = static_cast<std::size_t>(key);
+        if (place >= is_there_.size()) is_there_.resize(place + place / 2 + 1, false);
+        ensure(!is_there_[place], "a chunk is in a tier once");
+        is_there_[place] = true;
+        ++chunks_;
+    }
 }
 
-void ChunkIndex::remove(std::int64_t key) {
-    ensure(has(key), "a chunk that leaves a tier is there");
-    is_there_[static_cast<std::size_t>(key)] = false;
-    --chunks_;
+void ChunkIndex::remove(const std::vector<std::int64_t>& keys) {
+    for (const std::int64_t key : keys) {
+        ensure(has(key), "a chunk that leaves a tier is there");
+        is_there_[static_cast<std::size_t>(key)] = false;
+        --chunks_;
+    }
 }
 
 Tokens ChunkIndex::reach(const Request& request, Tokens from, Tokens tokens) const {

@@ -36,8 +36,8 @@ class ChunkIndex {
   public:
     explicit ChunkIndex(std::shared_ptr<ChunkKeys> keys) : keys_(std::move(keys)) {}
 
-    void add(std::int64_t key);
-    void remove(std::int64_t key);
+    void add(const std::vector<std::int64_t>& keys);
+    void remove(const std::vector<std::int64_t>& keys);
     bool has(std::int64_t key) const {
         const auto place = static_cast<std::size_t>(key);
         return place < is_there_.size() && is_there_[place];

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -40,6 +40,8 @@ class RankPlace:
 
     def __init__(self, shares: tuple[Share, ...]) -> None:
         self.shares = shares
+        self._of_token: dict[tuple[RemoteHost | None, bool], FlowGraph] = {}
+        """Flows of one token, by the host and whether it is read."""
 
     @cached_property
     def loaded_token_bytes(self) -> int:
@@ -53,22 +55,25 @@ class RankPlace:
 
     def load(self, tokens: int, *, delay_ps: int = 0, host: RemoteHost | None = None) -> FlowGraph:
         """Flows of so many tokens from the server's own host, or from another, to the GPUs."""
-        flows = [
-            (src, dst, tokens * share.token_bytes)
-            for share in self.shares
-            for src, dst in self._legs(share, host, is_load=True)
-        ]
-        return _flows(flows, delay_ps)
+        graph = self._flows(tokens, host, is_load=True)
+        return replace(graph, delay_ps=np.full(len(graph), delay_ps)) if delay_ps else graph
 
     def store(self, tokens: int, *, host: RemoteHost | None = None) -> FlowGraph:
-        """The same the other way."""
-        flows = [
-            (src, dst, tokens * share.token_bytes)
-            for share in self.shares
-            if share.is_stored
-            for src, dst in self._legs(share, host, is_load=False)
-        ]
-        return _flows(flows, 0)
+        """The same the other way, of what each GPU writes."""
+        return self._flows(tokens, host, is_load=False)
+
+    def _flows(self, tokens: int, host: RemoteHost | None, *, is_load: bool) -> FlowGraph:
+        of_token = self._of_token.get((host, is_load))
+        if of_token is None:
+            flows = [
+                (*leg, share.token_bytes)
+                for share in self.shares
+                if is_load or share.is_stored
+                for leg in self._legs(share, host, is_load=is_load)
+            ]
+            src, dst, sizes = (list(column) for column in zip(*flows, strict=True))
+            of_token = self._of_token[host, is_load] = FlowGraph.from_lists(src, dst, sizes)
+        return of_token.with_flows(size_bytes=tokens * of_token.size_bytes)
 
     def _legs(self, share: Share, host: RemoteHost | None, *, is_load: bool) -> list[tuple[int, int]]:
         """Flows that run at the same time: from or to another server one more, by way of the GPU on the same rail
@@ -79,11 +84,6 @@ class RankPlace:
             other = host.gpus[share.gpu % len(host.gpus)]
             legs = [(host.node, other), (other, share.gpu)]
         return legs if is_load else [(dst, src) for src, dst in legs]
-
-
-def _flows(flows: list[tuple[int, int, int]], delay_ps: int) -> FlowGraph:
-    src, dst, sizes = (list(column) for column in zip(*flows, strict=True))
-    return FlowGraph.from_lists(src, dst, sizes, delay_ps=[delay_ps] * len(flows))
 
 
 class Places:

@@ -49,48 +49,51 @@ class Tier:
         """Of chunks that are not there, where they are not written at the first."""
         self._held: set[int] = set()
         self._writing: set[int] = set()
+        self._missing: set[int] = set()
+        """Held for eviction, but a write of them has failed."""
 
     def access(self, keys: Sequence[int]) -> list[int]:
         """A prompt with these chunks has been computed; returns those that have to be written, the last first."""
-        new = []
+        held, hit, add, new, has_evicted = self._held, self._eviction.hit, self._eviction.add, list[int](), False
         for key in reversed(keys):
-            if key in self._held:
-                self._eviction.hit(key)
-                if key not in self._writing and key not in self.index:
-                    new.append(key)  # an earlier write of it has failed
-            elif self._is_due(key):
+            if key in held:
+                hit(key)
+                if self._missing and key in self._missing:
+                    new.append(key)
+            elif self._writes_at == 1 or self._is_due(key):
                 new.append(key)
-                self._held.add(key)
-                self._evict(self._eviction.add(key))
-        new = [key for key in new if key in self._held]
+                held.add(key)
+                if left := add(key):
+                    has_evicted = True
+                    self._evict(left)
+        if has_evicted:
+            new = [key for key in new if key in held]
+        self._missing.difference_update(new)
         self._writing.update(new)
         return new
 
     def written(self, keys: Sequence[int]) -> None:
         """Chunks have come; those that were evicted meanwhile are gone."""
-        for key in keys:
-            if key in self._writing:
-                self._writing.remove(key)
-                self.index.add(key)
-                self.counts.stored_chunks += 1
+        come = [key for key in keys if key in self._writing]
+        self._writing.difference_update(come)
+        self.index.add(come)
+        self.counts.stored_chunks += len(come)
+
+    def not_written(self, keys: Sequence[int]) -> None:
+        """A write has failed; it is tried again with the next prompt that has these chunks."""
+        self._missing.update(key for key in keys if key in self._writing)
+        self._writing.difference_update(keys)
 
     def clear(self) -> None:
         """All content is lost; what is being written does not come."""
-        for key in self._held:
-            if key in self.index:
-                self.index.remove(key)
-        self._held.clear()
-        self._writing.clear()
+        self.index.remove([key for key in self._held if key in self.index])
+        for known in (self._held, self._writing, self._missing):
+            known.clear()
         self._accesses.clear()
         self._eviction = self._new_eviction()
 
-    def not_written(self, keys: Sequence[int]) -> None:
-        """A write has failed."""
-        self._writing.difference_update(keys)
-
     def _is_due(self, key: int) -> bool:
-        if self._writes_at == 1:
-            return True
+        """Whether a chunk that is not there is written with this access."""
         self._accesses[key] += 1
         if self._accesses[key] < self._writes_at:
             return False
@@ -98,9 +101,9 @@ class Tier:
         return True
 
     def _evict(self, keys: Sequence[int]) -> None:
-        for key in keys:
-            self._held.remove(key)
-            self._writing.discard(key)
-            if key in self.index:
-                self.index.remove(key)
-                self.counts.evicted_chunks += 1
+        self._held.difference_update(keys)
+        self._writing.difference_update(keys)
+        self._missing.difference_update(keys)
+        gone = [key for key in keys if key in self.index]
+        self.index.remove(gone)
+        self.counts.evicted_chunks += len(gone)
