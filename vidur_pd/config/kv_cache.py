@@ -30,7 +30,7 @@ class Tier(Section):
     """What all tiers have."""
 
     capacity: Size
-    """Of the KV that it holds: of each data-parallel rank, or of all together for ``remote``."""
+    """Of the KV that it holds: of each one of its kind, or of all together for ``remote``."""
     eviction: EvictionName = "lru"
     """Which chunk leaves a full tier: ``lru``, ``lfu``, ``s3_fifo``, ``arc``, or ``module:Class``, a policy of one's
     own (`vidur_pd.kv_store.eviction`)."""
@@ -39,18 +39,27 @@ class Tier(Section):
     HiCache's default); ``selective``, at the second (HiCache's ``write_through_selective``)."""
 
 
-class CpuTier(Tier):
+class LocalTier(Tier):
+    """One in servers."""
+
+    scope: Literal["rank", "server"] = "rank"
+    """``rank``: each data-parallel rank has its own, which goes with the rank's instance (LMCache inside the engine,
+    HiCache). ``server``: all ranks on the same servers, of any instance, share one that outlives them (LMCache as a
+    process of its own)."""
+
+
+class CpuTier(LocalTier):
     """Memory of the server of each GPU, over its PCIe links."""
 
     kind: Literal["cpu"]
 
 
-class NvmeTier(Tier):
-    """Disks of the server, behind its CPU memory; one queue for all reads and writes of a data-parallel rank."""
+class NvmeTier(LocalTier):
+    """Disks of the server, behind its CPU memory; one queue for all reads and writes of a tier."""
 
     kind: Literal["nvme"]
     read: Rate
-    """Of the rank's disks together, as a rate of bits: ``6GB/s``."""
+    """Of the tier's disks together: ``6GB/s``."""
     written: Rate
     latency: Time
     """Of a read, besides the bytes; those of one load overlap."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
+
 from boundary.errors import InputError
 from vidur_pd._core import ChunkKeys
 from vidur_pd.cluster.instance import Rank
@@ -26,7 +28,8 @@ class TierBuilder:
         self._evictions = [
             eviction_class(f"kv_cache.tiers.{n}.eviction", tier.eviction) for n, tier in enumerate(config.tiers)
         ]
-        self._shared: dict[int, tuple[Tier, int]] = {}
+        self._shared: dict[tuple[int, Hashable], TierAccess] = {}
+        """By number of the tier, and who shares it."""
 
     def of(self, rank: Rank, place: RankPlace) -> RankStore:
         """The tiers of a rank. Raises: InputError, where one has no room for a chunk."""
@@ -35,23 +38,34 @@ class TierBuilder:
 
     def _access(self, number: int, config: AnyTier, place: RankPlace) -> TierAccess:
         chunk_bytes = self._config.chunk_tokens * place.stored_token_bytes
+        if isinstance(config, RemoteTier):
+            sharing: Hashable = "all"
+        elif config.scope == "server":
+            sharing = place.hosts
+        else:
+            return self._new(number, config, chunk_bytes)
+        access = self._shared.get((number, sharing))
+        if access is None:
+            access = self._shared[number, sharing] = self._new(number, config, chunk_bytes)
+        if chunk_bytes != access.chunk_bytes:
+            raise InputError(
+                f"kv_cache.tiers.{number}: found ranks whose KV has {access.chunk_bytes} and {chunk_bytes} bytes a "
+                "chunk, expected one size for a tier that they share"
+            )
+        return access
+
+    def _new(self, number: int, config: AnyTier, chunk_bytes: int) -> TierAccess:
+        tier = self._tier(number, config, chunk_bytes)
         match config:
             case CpuTier():
-                return TierAccess(config.kind, self._tier(number, config, chunk_bytes), chunk_bytes)
+                return TierAccess(config.kind, tier, chunk_bytes, outlives_instances=config.scope == "server")
             case NvmeTier():
                 disk = Disk(config.read, config.written, config.latency)
-                return TierAccess(config.kind, self._tier(number, config, chunk_bytes), chunk_bytes, disk=disk)
+                outlives = config.scope == "server"
+                return TierAccess(config.kind, tier, chunk_bytes, disk=disk, outlives_instances=outlives)
             case RemoteTier():
                 host = self._places.host_of_server(f"kv_cache.tiers.{number}.server", config.server)
-                if number not in self._shared:
-                    self._shared[number] = self._tier(number, config, chunk_bytes), chunk_bytes
-                tier, expected = self._shared[number]
-                if chunk_bytes != expected:
-                    raise InputError(
-                        f"kv_cache.tiers.{number}: found pools whose KV has {expected} and {chunk_bytes} bytes a "
-                        "chunk, expected one size for a store that they share"
-                    )
-                return TierAccess(config.kind, tier, chunk_bytes, host, config.latency)
+                return TierAccess(config.kind, tier, chunk_bytes, host, config.latency, outlives_instances=True)
 
     def _tier(self, number: int, config: AnyTier, chunk_bytes: int) -> Tier:
         capacity = config.capacity // chunk_bytes

@@ -43,6 +43,11 @@ class RankPlace:
         self._of_token: dict[tuple[RemoteHost | None, bool], FlowGraph] = {}
         """Flows of one token, by the host and whether it is read."""
 
+    @property
+    def hosts(self) -> tuple[int, ...]:
+        """Nodes of its servers, rising."""
+        return tuple(sorted({share.host for share in self.shares}))
+
     @cached_property
     def loaded_token_bytes(self) -> int:
         """Bytes that cross to GPUs for a token."""

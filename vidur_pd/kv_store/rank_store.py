@@ -25,6 +25,8 @@ class TierAccess:
     """``None``: that of the rank's own server."""
     latency_ps: int = 0
     disk: Disk | None = None
+    outlives_instances: bool = False
+    """It keeps its content where an instance fails."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

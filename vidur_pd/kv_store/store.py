@@ -93,7 +93,7 @@ class KvStore:
                 self._withdraw(load)
         for store in self.stores[instance.index]:
             for access in store.tiers:
-                if access.host is None:
+                if not access.outlives_instances:
                     access.tier.clear()
 
     def end_all(self) -> bool:

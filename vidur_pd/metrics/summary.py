@@ -426,7 +426,7 @@ class TierSummary:
 
     kind: str = ""
     caches: int = 0
-    """Caches of this kind: one for each data-parallel rank that computes prompts, or one for all."""
+    """Caches of this kind: one for each data-parallel rank that computes prompts, for each server, or for all."""
     loads: int = 0
     """Requests that got tokens from it, once for each load."""
     failed_loads: int = 0

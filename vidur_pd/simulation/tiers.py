@@ -17,7 +17,7 @@ from vidur_pd.kv_store.build import TierBuilder
 from vidur_pd.kv_store.places import Places
 from vidur_pd.kv_store.rank_store import RankStore
 from vidur_pd.kv_store.store import KvStore
-from vidur_pd.kv_store.tier import TierCounts
+from vidur_pd.kv_store.tier import Tier, TierCounts
 from vidur_pd.kv_transfer.rank_pairs import cache_sizes
 from vidur_pd.metrics.quantities import PS_PER_S
 from vidur_pd.metrics.summary import TierSummary
@@ -121,7 +121,7 @@ def _worth(store: RankStore, idle: IdleFabric, times: PromptTimes, chunk: int, m
 def tier_summaries(store: KvStore) -> tuple[TierSummary, ...]:
     """One for each tier of the configuration, over all ranks."""
     kinds: dict[str, tuple[TierCounts, int, int]] = {}
-    seen = set()
+    seen: set[Tier] = set()
     for rank_store in (each for of_instance in store.stores for each in of_instance):
         for access in rank_store.tiers:
             counts, ranks, held = kinds.setdefault(access.kind, (TierCounts(), 0, 0))

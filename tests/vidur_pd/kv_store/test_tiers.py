@@ -246,6 +246,39 @@ def test_a_store_in_the_network_serves_what_another_instance_has_computed() -> N
     assert tier(result, "remote").caches == 1
 
 
+def test_instances_of_a_server_share_its_memory_where_that_is_said() -> None:
+    """The second instance has never seen the prompt."""
+    topology = {"kind": "rail_optimized", "gpus_per_node": 2, "pcie": {"rate": "504Gbps"}}
+    loaded = {}
+    for scope in ("rank", "server"):
+        result = run(
+            prompts([(0, 5_120, A), (10, 5_120, A)]),
+            [CPU | {"scope": scope}],
+            pools=[pool("server", "mixed", instances=2)],
+            topology=topology,
+            routing={"policy": "round_robin"},
+        )
+        loaded[scope] = result.requests[-1].tier_tokens, tier(result).caches
+    assert loaded == {"rank": (0, 2), "server": (4_864, 1)}
+
+
+@pytest.mark.parametrize(("scope", "tier_tokens"), [("rank", 0), ("server", 4_864)])
+def test_an_instance_that_fails_takes_its_own_tier_with_it(scope: str, tier_tokens: int) -> None:
+    faults = [{"kind": "instance", "at_s": 5, "for_s": 2, "instance": "server-0"}]
+    result = run(prompts([(0, 5_120, A), (60, 5_120, A)]), [CPU | {"scope": scope}], faults=faults)
+    assert result.requests[-1].tier_tokens == tier_tokens
+
+
+def test_a_request_whose_instance_fails_during_its_load_begins_again() -> None:
+    """The load takes 0.45 s from second 20 on; what comes back has nothing, and computes the prompt."""
+    faults = [{"kind": "instance", "at_s": 20.1, "for_s": 1, "instance": "server-0"}]
+    rows = [(0, 5_120, A), (10, 5_120, B), (20, 5_120, A)]
+    result = run(prompts(rows), faults=faults, topology={"kind": "single_switch", "pcie": {"rate": "10Gbps"}})
+    third = result.requests[-1]
+    assert (third.status.value, third.restarts, third.tier_tokens) == ("completed", 1, 0)
+    assert tier(result).loads == 0
+
+
 @pytest.mark.parametrize("at_s", [15.0, 20.1])
 def test_a_link_that_is_down_makes_prompts_be_computed(at_s: float) -> None:
     """Before the load, or in the middle of its 0.45 s."""
