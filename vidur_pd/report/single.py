@@ -39,6 +39,7 @@ from vidur_pd.report.figures_network import (
     transfer_chart,
 )
 from vidur_pd.report.figures_phases import batch_chart, phase_charts
+from vidur_pd.report.figures_tiers import tier_table
 from vidur_pd.report.headline import headline, outcomes_of
 from vidur_pd.report.load import MOST_ITERATIONS, RunOutput
 from vidur_pd.report.page import Section, charts_html, page_html
@@ -71,6 +72,7 @@ def run_page(run: RunOutput, title: str | None) -> Iterable[str]:
         Section("load", "Load and throughput", charts_html([*throughput_charts(run), arrivals_chart(run)])),
         *([Section("faults", "Faults", _faults(run, run.summary.faults))] if run.summary.faults is not None else []),
         Section("instances", "Instances", _instances(run)),
+        *([Section("tiers", "Tiers of KV", tier_table(run.summary.tiers))] if run.summary.tiers else []),
         Section("iterations", "Iterations", _iterations(run)),
         Section("network", "Network", _network(run)),
         Section("requests", "Requests not served", _not_served(run)),
