@@ -3,8 +3,8 @@
 
     python -m tests.benchmarks.kv_tiers TRACE.jsonl…
 
-Eight H200s of one server with Llama 3.1 8B (examples/routing/conversations.yaml), with hosts; then each eviction policy on
-little memory. Prints; does not gate.
+Eight H200s of one server with Llama 3.1 8B (examples/routing/conversations.yaml), with hosts; then each eviction policy
+on little memory. Prints; does not gate.
 """
 
 from __future__ import annotations
@@ -38,9 +38,19 @@ def cases() -> Iterator[tuple[str, str, list[dict[str, Any]]]]:
 
 def main(traces: list[str]) -> None:
     for trace in traces:
-        print(
-            f"\n{Path(trace).name}\n| tiers | hits | loaded | TTFT mean | p50 | p99 | loaded GB | waited s | computing s | CPU s |"
+        columns = (
+            "tiers",
+            "hits",
+            "loaded",
+            "TTFT mean",
+            "p50",
+            "p99",
+            "loaded GB",
+            "waited s",
+            "computing s",
+            "CPU s",
         )
+        print(f"\n{Path(trace).name}\n| {' | '.join(columns)} |")
         for name, routing, tiers in cases():
             tree = yaml.safe_load(CONFIG.read_text())
             tree["workload"]["path"] = str(Path(trace).absolute())

@@ -54,7 +54,8 @@ class Tier:
 
     def access(self, keys: Sequence[int]) -> list[int]:
         """A prompt with these chunks has been computed; returns those that have to be written, the last first."""
-        held, hit, add, new, has_evicted = self._held, self._eviction.hit, self._eviction.add, list[int](), False
+        held, hit, add = self._held, self._eviction.hit, self._eviction.add
+        new, evicted = list[int](), list[int]()
         for key in reversed(keys):
             if key in held:
                 hit(key)
@@ -64,9 +65,10 @@ class Tier:
                 new.append(key)
                 held.add(key)
                 if left := add(key):
-                    has_evicted = True
-                    self._evict(left)
-        if has_evicted:
+                    held.difference_update(left)
+                    evicted += left
+        if evicted:
+            self._forget(evicted)
             new = [key for key in new if key in held]
         self._missing.difference_update(new)
         self._writing.update(new)
@@ -100,8 +102,8 @@ class Tier:
         del self._accesses[key]
         return True
 
-    def _evict(self, keys: Sequence[int]) -> None:
-        self._held.difference_update(keys)
+    def _forget(self, keys: Sequence[int]) -> None:
+        """Chunks have been evicted."""
         self._writing.difference_update(keys)
         self._missing.difference_update(keys)
         gone = [key for key in keys if key in self.index]
