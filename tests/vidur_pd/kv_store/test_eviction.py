@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import gzip
 import json
+import re
 from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from boundary.errors import InputError
 from tests.vidur_pd.kv_store.oracles import ORACLES, LruOracle, Oracle
+from vidur_pd.kv_store.eviction import Eviction
 from vidur_pd.kv_store.eviction.registry import eviction_class
 
 TRACES = Path(__file__).parents[4] / "shared/data/traces"
@@ -22,7 +25,7 @@ class Watched:
     """A policy and what its owner knows to be there."""
 
     def __init__(self, name: str, capacity: int) -> None:
-        self.policy = eviction_class("eviction", name)()
+        self.policy: Eviction = eviction_class("eviction", name)()
         self.policy.capacity = capacity
         self.held: set[int] = set()
 
@@ -87,3 +90,25 @@ def test_a_key_that_is_used_twice_outlives_a_scan() -> None:
     kept = {name: hits(Watched(name, 10), keys)[-2:] for name in ORACLES}
     assert kept == {"lru": [False, False], "lfu": [True, True], "s3_fifo": [True, True], "arc": [True, True]}
     assert hits(LruOracle(10), keys)[-2:] == [False, False]
+
+
+def test_the_policy_of_the_architecture_page_is_first_in_first_out(tmp_path: Path) -> None:
+    page = (Path(__file__).parents[3] / "docs" / "architecture.md").read_text(encoding="utf-8")
+    (text,) = re.findall(r"```python\n# file: fifo\.py\n(.*?)```", page, re.DOTALL)
+    (tmp_path / "fifo.py").write_text(text)
+    cache = Watched(f"{tmp_path / 'fifo.py'}:Fifo", 2)
+    assert hits(cache, [1, 2, 1, 3, 1, 2]) == [False, False, True, False, False, False]
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        ("    def hit(self, key): pass", "found Mine without add, expected a class that defines add"),
+        ("    def hit(self): pass\n    def add(self, key): return []", "found hit(self), expected hit(self, key)"),
+        ("    def evict(self): pass", "found method evict, which nothing calls; expected hit, add, or _evict"),
+    ],
+)
+def test_a_policy_that_cannot_work_is_refused_in_one_line(tmp_path: Path, body: str, message: str) -> None:
+    (tmp_path / "mine.py").write_text(f"from vidur_pd.kv_store import Eviction\n\nclass Mine(Eviction):\n{body}\n")
+    with pytest.raises(InputError, match=re.escape(message)):
+        eviction_class("kv_cache.tiers.0.eviction", f"{tmp_path / 'mine.py'}:Mine")
