@@ -63,6 +63,8 @@ class NvmeTier(LocalTier):
     written: Rate
     latency: Time
     """Of a read, besides the bytes; those of one load overlap."""
+    prefetch: bool = False
+    """Chunks of a request that finds others waiting come to CPU memory while it queues."""
 
 
 class RemoteTier(Tier):
@@ -73,6 +75,8 @@ class RemoteTier(Tier):
     """Of the topology, from 0 on; one on which no instance stands, or one that instances share."""
     latency: Time = 0
     """Of a load, besides its flows."""
+    prefetch: bool = False
+    """As for ``nvme``."""
 
 
 AnyTier = Annotated[CpuTier | NvmeTier | RemoteTier, Field(discriminator="kind")]
@@ -101,4 +105,11 @@ class KvCacheConfig(Section):
         for kind in kinds:
             if kinds.count(kind) > 1:
                 raise ValueError(f"tiers: found two of kind {kind}, expected one of each")
+        return self
+
+    @model_validator(mode="after")
+    def _prefetches_into_memory(self) -> KvCacheConfig:
+        for tier in self.tiers:
+            if not isinstance(tier, CpuTier) and tier.prefetch and self.tiers[0].kind != "cpu":
+                raise ValueError(f"tiers: found {tier.kind} with prefetch, expected one of kind cpu as the first")
         return self

@@ -62,10 +62,20 @@ class TierBuilder:
             case NvmeTier():
                 disk = Disk(config.read, config.written, config.latency)
                 outlives = config.scope == "server"
-                return TierAccess(config.kind, tier, chunk_bytes, disk=disk, outlives_instances=outlives)
+                return TierAccess(
+                    config.kind, tier, chunk_bytes, disk=disk, prefetches=config.prefetch, outlives_instances=outlives
+                )
             case RemoteTier():
                 host = self._places.host_of_server(f"kv_cache.tiers.{number}.server", config.server)
-                return TierAccess(config.kind, tier, chunk_bytes, host, config.latency, outlives_instances=True)
+                return TierAccess(
+                    config.kind,
+                    tier,
+                    chunk_bytes,
+                    host,
+                    config.latency,
+                    prefetches=config.prefetch,
+                    outlives_instances=True,
+                )
 
     def _tier(self, number: int, config: AnyTier, chunk_bytes: int) -> Tier:
         capacity = config.capacity // chunk_bytes

@@ -67,6 +67,17 @@ class RankPlace:
         """The same the other way, of what each GPU writes."""
         return self._flows(tokens, host, is_load=False)
 
+    def fetch(self, tokens: int, host: RemoteHost, *, delay_ps: int = 0) -> FlowGraph:
+        """Flows from another server's host to the rank's own, past the GPUs next to their NICs."""
+        flows = [
+            (*leg, tokens * share.token_bytes)
+            for share in self.shares
+            if share.is_stored and host.node != share.host
+            for leg in [*self._legs(share, host, is_load=True), (share.gpu, share.host)]
+        ]
+        src, dst, sizes = (list(column) for column in zip(*flows, strict=True)) if flows else ([], [], [])
+        return FlowGraph.from_lists(src, dst, sizes, delay_ps=[delay_ps] * len(flows))
+
     def _flows(self, tokens: int, host: RemoteHost | None, *, is_load: bool) -> FlowGraph:
         of_token = self._of_token.get((host, is_load))
         if of_token is None:

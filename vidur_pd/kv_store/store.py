@@ -11,9 +11,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from netsim import Completion, FlowGraph, GraphHandle, NetworkBackend, NoPath
-from vidur_pd._core import ChunkKeys, LoadsBegun, Loop, PromptsComputed, TierLoad
+from vidur_pd._core import ChunkKeys, LoadsBegun, Loop, PromptsComputed, Request, TierLoad
 from vidur_pd.clock import EventQueue, Priority
-from vidur_pd.cluster.instance import Instance
+from vidur_pd.cluster.instance import Instance, Rank
 from vidur_pd.execution.network_clock import catch_up
 from vidur_pd.kv_store.rank_store import LoadPart, RankStore, TierAccess, Write
 
@@ -58,6 +58,13 @@ class KvStore:
         for store in self.stores[notice.instance.index]:
             for load in store.rank.state.take_loads():
                 self._load(store, load)
+
+    def enters(self, request: Request, rank: Rank) -> None:
+        """A request is going to queue on a rank; where others wait already, what lower tiers have of it is fetched."""
+        if rank.state.queued_requests:
+            store = self.stores[rank.instance.index][rank.index]
+            for write in store.prefetches(request, self._keys, self._queue.now_ps):
+                self._write(write)
 
     def prompts_computed(self, notice: PromptsComputed) -> None:
         """Chunks of prompts are written where tiers lack them."""
@@ -156,6 +163,9 @@ class KvStore:
     def _write(self, write: Write) -> None:
         for access, new in write.targets:
             access.tier.counts.stored_bytes += len(new) * access.chunk_bytes
+        if write.graph is None:
+            self._queue.schedule(write.read_ps, Priority.COMPLETION, lambda: self._settle(write, is_written=True))
+            return
         handle = self._submit(write.graph)
         if handle is None:
             self._settle(write, is_written=False)
@@ -185,6 +195,6 @@ class KvStore:
         except NoPath:
             return None
         self._loop.traffic_changes(now_ps)
-        if (delay_ps := int(graph.delay_ps.max())) > 0:
+        if len(graph) and (delay_ps := int(graph.delay_ps.max())) > 0:
             self._loop.traffic_changes(now_ps + delay_ps)
         return handle

@@ -22,6 +22,8 @@ class TierCounts:
     loaded_bytes: int = 0
     """Of whole chunks, on all links that lead to the GPUs."""
     failed_loads: int = 0
+    prefetched_chunks: int = 0
+    """That were asked for while their request queued."""
     load_ps: int = 0
     """From the begin of a load to the arrival of its last byte; loads of several tiers count in each."""
     recompute_ps: int = 0
@@ -52,8 +54,11 @@ class Tier:
         self._missing: set[int] = set()
         """Held for eviction, but a write of them has failed."""
 
-    def access(self, keys: Sequence[int]) -> list[int]:
-        """A prompt with these chunks has been computed; returns those that have to be written, the last first."""
+    def access(self, keys: Sequence[int], *, is_fetch: bool = False) -> list[int]:
+        """A prompt with these chunks has been computed; returns those that have to be written, the last first.
+
+        ``is_fetch``: it is going to be, and what is missing is written whatever came before.
+        """
         held, hit, add = self._held, self._eviction.hit, self._eviction.add
         new, evicted = list[int](), list[int]()
         for key in reversed(keys):
@@ -61,7 +66,7 @@ class Tier:
                 hit(key)
                 if self._missing and key in self._missing:
                     new.append(key)
-            elif self._writes_at == 1 or self._is_due(key):
+            elif is_fetch or self._writes_at == 1 or self._is_due(key):
                 new.append(key)
                 held.add(key)
                 if left := add(key):
@@ -106,6 +111,6 @@ class Tier:
         """Chunks have been evicted."""
         self._writing.difference_update(keys)
         self._missing.difference_update(keys)
-        gone = [key for key in keys if key in self.index]
+        gone = [key for key in dict.fromkeys(keys) if key in self.index]  # some have come and gone again
         self.index.remove(gone)
         self.counts.evicted_chunks += len(gone)

@@ -431,6 +431,8 @@ class TierSummary:
     """Requests that got tokens from it, once for each load."""
     failed_loads: int = 0
     """Loads that the network did not deliver."""
+    prefetched_chunks: int = 0
+    """Chunks that went from it to CPU memory while requests queued."""
     loaded_tokens: int = 0
     """Tokens of prompts that came from it; the prefix cache did not have them."""
     loaded_chunks: int = 0

@@ -12,7 +12,7 @@ from vidur_pd._core import Loop, RunningIteration
 from vidur_pd.clock import EventQueue, Priority
 from vidur_pd.cluster.instance import Instance, Rank
 from vidur_pd.cluster.routing import Routes, RoutingKnowledge, SeparateRoutes, SplitwiseRoutes
-from vidur_pd.config import SimulationConfig
+from vidur_pd.config import Role, SimulationConfig
 from vidur_pd.execution.coupling.exact import ExactLauncher
 from vidur_pd.faults.recovery import STOOD_STILL, Recovery
 from vidur_pd.kv_store.store import KvStore
@@ -110,7 +110,12 @@ class RequestLifecycle:
             request.decode_instance = rank.instance.index
         elif not self.hand_over.routed(request, rank):
             return
-        rank.state.add(request, assignment.role)
+        self._queue_on(rank, request, assignment.role)
+
+    def _queue_on(self, rank: Rank, request: Request, role: Role) -> None:
+        if self.kv_store is not None:
+            self.kv_store.enters(request, rank)
+        rank.state.add(request, role)
         rank.instance.wake()
 
     def _not_routed(self, request: Request, reason: str | None) -> None:
@@ -192,8 +197,7 @@ class RequestLifecycle:
 
     def may_prefill(self, request: Request, source: Rank) -> None:
         """A request that has waited for room on its decode instance may be computed."""
-        source.state.add(request, "prefill")
-        source.instance.wake()
+        self._queue_on(source, request, "prefill")
 
     def stays(self, request: Request) -> None:
         """A request goes on where it was prefilled."""

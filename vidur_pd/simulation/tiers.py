@@ -139,6 +139,7 @@ def _summary(kind: str, counts: TierCounts, caches: int, held_bytes: int) -> Tie
         caches=caches,
         loads=counts.loads,
         failed_loads=counts.failed_loads,
+        prefetched_chunks=counts.prefetched_chunks,
         loaded_tokens=counts.loaded_tokens,
         loaded_chunks=counts.loaded_chunks,
         loaded_bytes=counts.loaded_bytes,

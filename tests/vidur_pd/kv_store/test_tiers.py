@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from pydantic import ValidationError
 
 from boundary.errors import InputError
 from netsim import LinkKind
@@ -227,6 +228,51 @@ def test_parts_of_tiers_follow_each_other() -> None:
     assert (third.tier_wait_ps or 0) <= read_ps + 15 * 256 * TOKEN_BYTES * 8 * 10**12 // PCIE_BPS + 105 * 10**6
 
 
+@pytest.mark.parametrize("is_prefetched", [False, True])
+def test_chunks_come_to_memory_while_their_request_queues(is_prefetched: bool) -> None:
+    """The fifth and sixth prompts have no room beside each other, and are computed for 0.1 s each; the last is the
+    first again, of which memory (65 chunks) has 5 chunks left and the disk all. At its turn 14 chunks come from the disk, in
+    0.09 s and more, or have come meanwhile, and PCIe is all that is left."""
+    disk = {"kind": "nvme", "capacity": "1TB", "read": "48Gbps", "written": "48Gbps", "latency": "100us"}
+    memory = CPU | {"capacity": f"{65 * 256 * TOKEN_BYTES}B"}
+    fresh = [[*range(first, first + 10)] for first in (200, 300, 400, 500)]
+    rows = [(0.0, 5_120, A), (10, 5_120, B), (20, 5_120, fresh[0]), (30, 5_120, fresh[1])]
+    rows += [(40, 5_120, fresh[2]), (40.001, 5_120, fresh[3]), (40.002, 5_120, A)]
+    result = run(prompts(rows), [memory, disk | {"prefetch": is_prefetched}])
+    last = result.requests[-1]
+    assert last.tier_tokens == 4_864
+    assert last.tier_wait_ps is not None
+    pcie_ps = 19 * 256 * TOKEN_BYTES * 8 * 10**12 // PCIE_BPS
+    read_ps = 14 * 256 * TOKEN_BYTES * 8 * 10**12 // 48_000_000_000
+    if is_prefetched:
+        assert last.tier_wait_ps == pytest.approx(pcie_ps, rel=1e-2)
+        assert tier(result, "nvme").prefetched_chunks == 14
+    else:
+        assert last.tier_wait_ps > read_ps
+    assert tier(result, "nvme").loads == (not is_prefetched)
+
+
+def test_chunks_come_from_another_server_to_memory_while_their_request_queues() -> None:
+    """The same from a store, to an instance that has never seen the prompt."""
+    topology = {"kind": "rail_optimized", "gpus_per_node": 1, "nodes": 3, "nic": "100Gbps", "pcie": {"rate": "504Gbps"}}
+    store = {"kind": "remote", "capacity": "1TB", "server": 2, "prefetch": True}
+    fresh = [[*range(first, first + 10)] for first in (200, 300, 400, 500)]
+    rows = [(0, 5_120, A), (10, 5_120, B)]
+    rows += [(30 + number / 1000, 5_120, ids) for number, ids in enumerate([*fresh, B, A])]
+    result = run(
+        prompts(rows),
+        [CPU, store],
+        pools=[pool("server", "mixed", instances=2)],
+        topology=topology,
+        routing={"policy": "round_robin"},
+    )
+    waits = [request.tier_wait_ps for request in result.requests[-2:]]
+    assert [request.tier_tokens for request in result.requests[-2:]] == [4_864, 4_864]
+    assert waits == pytest.approx([4_864 * TOKEN_BYTES * 8 * 10**12 / PCIE_BPS] * 2, rel=1e-2)
+    assert tier(result, "remote").prefetched_chunks == 38
+    assert tier(result, "remote").loads == 0
+
+
 def test_a_store_in_the_network_serves_what_another_instance_has_computed() -> None:
     """Instances on two servers, the store on a third: it is reached over the NICs, which are slower than PCIe."""
     topology = {"kind": "rail_optimized", "gpus_per_node": 1, "nodes": 3, "nic": "100Gbps", "pcie": {"rate": "504Gbps"}}
@@ -299,9 +345,13 @@ def test_a_link_that_is_down_makes_prompts_be_computed(at_s: float) -> None:
         ({"tiers": [CPU | {"capacity": "1MB"}]}, "expected at least the 37748736 of a chunk"),
         ({"engine": {"policy": "sglang", "framework": "sglang"}}, "found with policy sglang"),
         ({"tiers": [{"kind": "remote", "capacity": "1GB", "server": 9}]}, "expected one of the 1 servers"),
+        (
+            {"tiers": [{"kind": "remote", "capacity": "1GB", "server": 0, "prefetch": True}]},
+            "found remote with prefetch, expected one of kind cpu as the first",
+        ),
     ],
 )
 def test_what_cannot_be_is_refused(changes: dict[str, Any], message: str) -> None:
     tiers = changes.pop("tiers", [CPU])
-    with pytest.raises(InputError, match=message.replace(".", r"\.")):
+    with pytest.raises((InputError, ValidationError), match=message.replace(".", r"\.")):
         run(prompts([(0, 512, [1])]), tiers, **{"topology": SINGLE, **changes})
