@@ -17,7 +17,7 @@ from vidur_pd.kv_store.eviction import Eviction
 from vidur_pd.kv_store.eviction.registry import eviction_class
 
 TRACES = Path(__file__).parents[4] / "shared/data/traces"
-ASKED = 400
+ASKED = 250
 CHUNKS_PER_ID = 2
 
 

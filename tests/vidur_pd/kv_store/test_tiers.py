@@ -230,9 +230,10 @@ def test_parts_of_tiers_follow_each_other() -> None:
 
 @pytest.mark.parametrize("is_prefetched", [False, True])
 def test_chunks_come_to_memory_while_their_request_queues(is_prefetched: bool) -> None:
-    """The fifth and sixth prompts have no room beside each other, and are computed for 0.1 s each; the last is the
-    first again, of which memory (65 chunks) has 5 chunks left and the disk all. At its turn 14 chunks come from the disk, in
-    0.09 s and more, or have come meanwhile, and PCIe is all that is left."""
+    """The fifth and sixth prompts have no room beside each other, and are computed for 0.1 s each; the last is that of
+    the first again, of which memory (65 chunks) has 5 chunks left and the disk all. At its turn 14 chunks come from the
+    disk, in 0.09 s and more, or have come meanwhile, and PCIe is all that is left.
+    """
     disk = {"kind": "nvme", "capacity": "1TB", "read": "48Gbps", "written": "48Gbps", "latency": "100us"}
     memory = CPU | {"capacity": f"{65 * 256 * TOKEN_BYTES}B"}
     fresh = [[*range(first, first + 10)] for first in (200, 300, 400, 500)]
@@ -257,7 +258,7 @@ def test_chunks_come_from_another_server_to_memory_while_their_request_queues() 
     topology = {"kind": "rail_optimized", "gpus_per_node": 1, "nodes": 3, "nic": "100Gbps", "pcie": {"rate": "504Gbps"}}
     store = {"kind": "remote", "capacity": "1TB", "server": 2, "prefetch": True}
     fresh = [[*range(first, first + 10)] for first in (200, 300, 400, 500)]
-    rows = [(0, 5_120, A), (10, 5_120, B)]
+    rows = [(0.0, 5_120, A), (10, 5_120, B)]
     rows += [(30 + number / 1000, 5_120, ids) for number, ids in enumerate([*fresh, B, A])]
     result = run(
         prompts(rows),
