@@ -216,11 +216,58 @@ class RankState:
         """A prefilled request goes on here, with the KV that is held for its transfer."""
 
     def abandon_remote(self, request: Request) -> None: ...
+    def load_from(self, tiers: Sequence[ChunkIndex], least_tokens: Sequence[int]) -> None:
+        """Prompts are looked up in tiers from now on; fewer than so many tokens [tiers] are not loaded."""
+
+    def take_loads(self) -> list[TierLoad]:
+        """Those that have begun since the last call."""
+
+    def loaded(self, request: Request, tokens: int) -> None:
+        """A load has ended with so many tokens of the request here."""
+
+    def abandon_load(self, request: Request) -> None:
+        """A load has failed: the request waits again, first in the queue, and computes all."""
+
     def open_decision(self, now_ps: int) -> None:
         """The next iteration is decided from now on, until the loop goes on."""
 
     def asks_again(self) -> bool:
         """Whether the decision so far runs nothing and has freed blocks since the last answer, which takes no time."""
+
+@final
+class ChunkKeys:
+    """Numbers of chunks of prompts (``core/chunk_index.hpp``)."""
+
+    def __init__(self, chunk_tokens: int, hash_block_tokens: int) -> None: ...
+    @property
+    def chunk_tokens(self) -> int: ...
+    def of(self, request: Request, tokens: int) -> list[int]:
+        """[chunks] of the full chunks among the first ``tokens`` tokens that other requests can have."""
+
+@final
+class ChunkIndex:
+    """Which chunks are in one tier."""
+
+    def __init__(self, keys: ChunkKeys) -> None: ...
+    def add(self, keys: Sequence[int]) -> None: ...
+    def remove(self, keys: Sequence[int]) -> None: ...
+    def __contains__(self, key: int) -> bool: ...
+    def __len__(self) -> int: ...
+    def reach(self, request: Request, start: int, tokens: int) -> int:
+        """End of the chunks in a row that are here, from token ``start`` on and among the first ``tokens``."""
+
+@final
+class TierLoad:
+    """What tiers have of a request behind its ``cached`` tokens: ``reaches`` is where each tier [tiers] ends."""
+
+    @property
+    def request(self) -> Request: ...
+    @property
+    def cached(self) -> int: ...
+    @property
+    def reaches(self) -> list[int]: ...
+    @property
+    def end(self) -> int: ...
 
 @final
 class RankView:
@@ -649,6 +696,21 @@ class PromptPrefilled:
     @property
     def request(self) -> Request: ...
 
+class LoadsBegun:
+    """Loads from tiers have begun on ranks of the instance (`RankState.take_loads`)."""
+
+    @property
+    def instance(self) -> Instance: ...
+
+class PromptsComputed:
+    """The instance, whose ranks have tiers, has computed prompts."""
+
+    @property
+    def instance(self) -> Instance: ...
+    @property
+    def prompts(self) -> list[tuple[int, Request]]:
+        """With the rank of each."""
+
 class InstanceRests:
     """An iteration has ended, and nothing waits to run on the instance (``reports_rest``)."""
 
@@ -680,6 +742,8 @@ Notice = (
     | IterationLaunched
     | AcceptDrafts
     | PromptPrefilled
+    | LoadsBegun
+    | PromptsComputed
     | InstanceRests
     | RequestsCompleted
     | GraphEnded

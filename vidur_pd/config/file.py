@@ -68,6 +68,10 @@ def anchor_paths(tree: Tree, folder: Path) -> None:
         _anchor_class(tree.get("routing"), key, folder)
     _anchor_class(tree.get("kv_transfer"), "mode", folder)
     _anchor_class(tree.get("planner"), "policy", folder)
+    kv_cache = tree.get("kv_cache")
+    tiers = kv_cache.get("tiers") if isinstance(kv_cache, dict) else None
+    for tier in tiers if isinstance(tiers, list) else ():
+        _anchor_class(tier, "eviction", folder)
     anchor(tree, "prices")
     for key in ("hosts", "measured", "calibration"):
         anchor(tree.get("network"), key)

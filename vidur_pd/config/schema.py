@@ -22,6 +22,7 @@ from vidur_pd.config.engines import DEEPEP_KERNELS, complete, known_frameworks, 
 from vidur_pd.config.faults import FaultSpec, RecoveryConfig
 from vidur_pd.config.frontend import FrontendConfig, NoFrontend
 from vidur_pd.config.gpu_names import with_listed_gpus
+from vidur_pd.config.kv_cache import KvCacheConfig
 from vidur_pd.config.kv_transfer import IDEAL, KvTransferConfig
 from vidur_pd.config.names import Milliseconds, one_of
 from vidur_pd.config.objectives import SloConfig
@@ -351,6 +352,8 @@ class SimulationConfig(Section):
     engine: EngineConfig
     frontend: FrontendConfig = NoFrontend()
     routing: RoutingConfig = RoutingConfig()
+    kv_cache: KvCacheConfig | None = None
+    """``None``: KV that leaves the prefix cache of an instance is gone."""
     kv_transfer: KvTransferConfig
     network: NetworkConfig
     slo: SloConfig = SloConfig()

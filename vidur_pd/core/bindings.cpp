@@ -113,6 +113,25 @@ void bind_pools(py::module_& module) {
         });
 }
 
+void bind_tiers(py::module_& module) {
+    py::class_<ChunkKeys, std::shared_ptr<ChunkKeys>>(module, "ChunkKeys")
+        .def(py::init<Tokens, Tokens>(), py::arg("chunk_tokens"), py::arg("hash_block_tokens"))
+        .def_property_readonly("chunk_tokens", &ChunkKeys::chunk_tokens)
+        .def("of", &ChunkKeys::of, py::arg("request"), py::arg("tokens"));
+    py::class_<ChunkIndex, std::shared_ptr<ChunkIndex>>(module, "ChunkIndex")
+        .def(py::init<std::shared_ptr<ChunkKeys>>(), py::arg("keys"))
+        .def("add", &ChunkIndex::add, py::arg("keys"))
+        .def("remove", &ChunkIndex::remove, py::arg("keys"))
+        .def("__contains__", &ChunkIndex::has, py::arg("key"))
+        .def("__len__", &ChunkIndex::size)
+        .def("reach", &ChunkIndex::reach, py::arg("request"), py::arg("start"), py::arg("tokens"));
+    py::class_<TierLoad>(module, "TierLoad")
+        .def_readonly("request", &TierLoad::request)
+        .def_readonly("cached", &TierLoad::cached)
+        .def_readonly("reaches", &TierLoad::reaches)
+        .def_property_readonly("end", &TierLoad::end);
+}
+
 void bind_batches(py::module_& module) {
     py::class_<ScheduledBatch, BatchPtr>(module, "ScheduledBatch")
         .def_readonly("requests", &ScheduledBatch::requests)
@@ -180,6 +199,10 @@ void bind_rank(py::module_& module) {
         .def("release", &RankState::release, py::arg("request"))
         .def("keep", &RankState::keep, py::arg("request"), py::arg("computed_tokens"))
         .def("abandon_remote", &RankState::abandon_remote, py::arg("request"))
+        .def("load_from", &RankState::load_from, py::arg("tiers"), py::arg("least_tokens"))
+        .def("take_loads", &RankState::take_loads)
+        .def("loaded", &RankState::loaded, py::arg("request"), py::arg("tokens"))
+        .def("abandon_load", &RankState::abandon_load, py::arg("request"))
         .def("open_decision", &RankState::open_decision, py::arg("now_ps"))
         .def("asks_again", &RankState::asks_again);
 }
@@ -272,6 +295,7 @@ PYBIND11_MODULE(_core, module) {
     bind_texts(module);
     bind_pools(module);
     bind_batches(module);
+    bind_tiers(module);
     bind_rank(module);
     bind_group(module);
     bind_policy(module);

@@ -127,6 +127,10 @@ void bind_notices(py::module_& module) {
         .def_readonly("instance", &AcceptDrafts::instance)
         .def_readonly("iteration", &AcceptDrafts::iteration);
     py::class_<PromptPrefilled>(module, "PromptPrefilled").def_readonly("request", &PromptPrefilled::request);
+    py::class_<LoadsBegun>(module, "LoadsBegun").def_readonly("instance", &LoadsBegun::instance);
+    py::class_<PromptsComputed>(module, "PromptsComputed")
+        .def_readonly("instance", &PromptsComputed::instance)
+        .def_readonly("prompts", &PromptsComputed::prompts);
     py::class_<InstanceRests>(module, "InstanceRests").def_readonly("instance", &InstanceRests::instance);
     py::class_<RequestsCompleted>(module, "RequestsCompleted").def_readonly("requests", &RequestsCompleted::requests);
     py::class_<GraphEnded>(module, "GraphEnded")

@@ -111,6 +111,7 @@ std::optional<Notice> Loop::proceed() {
             return decide(instance);
         case Step::kPlan:
             plan(instance);
+            if (instance.group.has_begun_loads()) return LoadsBegun{here()};
             return std::nullopt;
         case Step::kForm:
             work_.iteration = form(instance);
@@ -411,6 +412,7 @@ void Loop::book(RunningIteration& iteration, TimePs until_ps) {
 
 // Tells of the prompts that are done, one after another; those that have got all their tokens end.
 std::optional<Notice> Loop::report() {
+    if (!work_.outcome.computed.empty()) return PromptsComputed{here(), std::exchange(work_.outcome.computed, {})};
     if (work_.reported < work_.outcome.prefilled.size()) {
         return PromptPrefilled{work_.outcome.prefilled[work_.reported++]};
     }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <utility>
 #include <variant>
 #include <vector>
 
@@ -56,6 +57,15 @@ struct AcceptDrafts {
 struct PromptPrefilled {
     RequestPtr request;
 };
+// Loads from tiers have begun on ranks of the instance (`RankState::take_loads`).
+struct LoadsBegun {
+    InstancePtr instance;
+};
+// The instance, whose ranks have tiers, has computed prompts.
+struct PromptsComputed {
+    InstancePtr instance;
+    std::vector<std::pair<std::int64_t, RequestPtr>> prompts;  // with the rank of each
+};
 // An iteration has ended, and nothing waits to run on the instance (after `Traits::reports_rest`).
 struct InstanceRests {
     InstancePtr instance;
@@ -71,7 +81,7 @@ struct GraphEnded {
 };
 
 using Notice = std::variant<CallDue, BeforeStep, DecideIteration, PriceIteration, PriceOperators, PriceCollectives,
-                            LaunchIteration, IterationLaunched, AcceptDrafts, PromptPrefilled, InstanceRests,
-                            RequestsCompleted, GraphEnded>;
+                            LaunchIteration, IterationLaunched, AcceptDrafts, PromptPrefilled, LoadsBegun,
+                            PromptsComputed, InstanceRests, RequestsCompleted, GraphEnded>;
 
 }  // namespace serving

@@ -103,7 +103,8 @@ void RankState::admit(const RequestPtr& request, Tokens tokens, const CachedPref
         tokens_.set_outstanding(*request, request->sequence_tokens() - past);
     }
     pool_->allocate(*request, held, prefix);
-    request->prefill_end_tokens = has_arrived ? past : request->sequence_tokens();
+    const bool is_prefilled = has_arrived && !request->is_loaded;
+    request->prefill_end_tokens = is_prefilled ? past : request->sequence_tokens();
     begin_running(request, past, tokens, held);
 }
 
@@ -117,7 +118,9 @@ void RankState::begin_running(const RequestPtr& request, Tokens past, Tokens tok
     request->rank = this;
     request->end_tokens =
         request->role == Role::kPrefill ? request->context_tokens + 1 : request->prompt_tokens + request->output_tokens;
-    request->capacity_tokens = pool_->rounded_up(held_tokens);
+    const Tokens held_before = request->is_loaded ? request->capacity_tokens : 0;
+    request->capacity_tokens = std::max(held_before, pool_->rounded_up(held_tokens));
+    request->is_loaded = false;
     running_.push_back(request);
     draft_->admitted.push_back(request);
     take_part(request, tokens);
@@ -185,7 +188,7 @@ Tokens RankState::withdraw(Request& request) {
 
 // Puts a request that has lost its KV into the queue, once no iteration of its is under way.
 void RankState::requeue(const RequestPtr& victim) {
-    victim->is_running = victim->is_in_iteration = victim->is_ending = false;
+    victim->is_running = victim->is_in_iteration = victim->is_ending = victim->is_loaded = false;
     victim->set_progress(0, victim->generated_tokens);
     victim->capacity_tokens = 0;
     ++victim->preemptions;

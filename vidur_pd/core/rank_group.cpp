@@ -50,6 +50,10 @@ bool RankGroup::has_work() const {
     return std::any_of(ranks_.begin(), ranks_.end(), [](const auto& rank) { return rank->has_work(); });
 }
 
+bool RankGroup::has_begun_loads() const {
+    return std::any_of(ranks_.begin(), ranks_.end(), [](const auto& rank) { return rank->has_begun_loads(); });
+}
+
 std::int64_t RankGroup::waiting_requests() const {
     std::int64_t waiting = 0;
     for (const auto& rank : ranks_) waiting += rank->waiting_requests();
@@ -153,6 +157,9 @@ GroupOutcome RankGroup::finish(const GroupBatch& batch, const DraftResults& resu
         if (!batch.batches[rank]) continue;
         Outcome outcome =
             ranks_[rank]->finish(*batch.batches[rank], of_rank(results.accepted, rank), of_rank(results.drafted, rank));
+        if (ranks_[rank]->has_tiers()) {
+            for (const RequestPtr& request : outcome.prefill_done) group.computed.emplace_back(rank, request);
+        }
         for (const RequestPtr& request : outcome.prefill_done) {
             if (request->prefill_completed_ps) continue;
             request->count(done);

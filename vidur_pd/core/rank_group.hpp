@@ -52,7 +52,8 @@ struct GroupBatch {
 struct GroupOutcome {
     std::vector<RequestPtr> prefilled;  // those whose prompt is done and whose KV is to be handed over
     std::vector<RequestPtr> completed;  // those that have got their last token
-    std::int64_t produced = 0;          // requests that got tokens which are delivered here
+    std::vector<std::pair<std::int64_t, RequestPtr>> computed;  // rank, and a prompt that is done there: of tiers
+    std::int64_t produced = 0;                                  // requests that got tokens which are delivered here
 };
 
 // End of the first step and of the last one, and how much later their tokens are handed out.
@@ -77,6 +78,8 @@ class RankGroup {
     // Whether Python has to decide: some rank has work and there is no policy of the core.
     bool asks_policy() const;
 
+    // Whether some rank waits for loads from tiers that nobody has put on the network yet.
+    bool has_begun_loads() const;
     // Whether some rank has work.
     bool has_work() const;
 

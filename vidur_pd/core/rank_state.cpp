@@ -37,6 +37,7 @@ void RankState::add(RequestPtr request, std::optional<Role> role) {
     request->role = role.value_or(role_);
     request->status = Status::kWaiting;
     request->capacity_tokens = 0;
+    if (has_tiers() && !request->tier_tokens) request->tier_tokens = 0;
     tokens_.enter_prompt(*request, request->sequence_tokens());
     if (request->role != Role::kPrefill) tokens_.enter_context(*request, request->sequence_tokens());
     enqueue(waiting_, std::move(request), limits_.by_priority);
@@ -111,6 +112,51 @@ void RankState::keep(const RequestPtr& request, Tokens computed_tokens) {
     request->role = Role::kMixed;
     tokens_.enter_context(*request, request->context_tokens);
     remote_.keep(request, computed_tokens);
+    note_change();
+}
+
+void RankState::load_from(std::vector<std::shared_ptr<ChunkIndex>> tiers, std::vector<Tokens> least_tokens) {
+    ensure(tiers.size() == least_tokens.size(), "each tier has its own least");
+    tiers_ = std::move(tiers);
+    least_load_tokens_ = std::move(least_tokens);
+}
+
+TierLoad RankState::find_load(const RequestPtr& request, const CachedPrefix& prefix) const {
+    TierLoad load{request, prefix.tokens, {}};
+    if (tiers_.empty() || request->skips_tiers || request->role == Role::kDecode) return load;
+    const Tokens most = request->context_tokens - 1;
+    for (std::size_t tier = 0; tier < tiers_.size(); ++tier) {
+        const Tokens from = load.end(), end = tiers_[tier]->reach(*request, from, most);
+        load.reaches.push_back(end - from < least_load_tokens_[tier] ? from : end);
+    }
+    if (load.end() == load.cached) load.reaches.clear();
+    return load;
+}
+
+void RankState::begin_load(TierLoad load, const CachedPrefix& prefix) {
+    const RequestPtr request = load.request;
+    waiting_.erase(std::find(waiting_.begin(), waiting_.end(), request));
+    remote_.load(request, prefix);
+    loading_.push_back(request);
+    begun_loads_.push_back(std::move(load));
+    note_change();
+}
+
+void RankState::loaded(const RequestPtr& request, Tokens tokens) {
+    std::erase(loading_, request);
+    remote_.loaded(request, tokens);
+    if (request->preemptions == 0) request->cached_tokens = tokens;
+    tokens_.set_outstanding(*request, request->sequence_tokens() - tokens);
+    note_change();
+}
+
+void RankState::abandon_load(const RequestPtr& request) {
+    std::erase(loading_, request);
+    remote_.abandon(request);
+    request->capacity_tokens = 0;
+    request->skips_tiers = true;
+    request->status = Status::kWaiting;
+    queue_again(request);
     note_change();
 }
 
@@ -223,6 +269,7 @@ std::vector<RequestPtr> RankState::clear() {
     std::vector<RequestPtr> lost = std::move(running_);
     lost.insert(lost.end(), aside_.rbegin(), aside_.rend());
     lost.insert(lost.end(), waiting_.begin(), waiting_.end());
+    lost.insert(lost.end(), loading_.begin(), loading_.end());
     lost.insert(lost.end(), remote_.arrived.begin(), remote_.arrived.end());
     for (const RequestPtr& request : lost) {
         request->is_running = false;
@@ -233,6 +280,8 @@ std::vector<RequestPtr> RankState::clear() {
     waiting_.clear();
     preempted_.clear();
     remote_.clear();
+    loading_.clear();
+    begun_loads_.clear();
     pool_->clear();
     tokens_.clear();
     batches_under_way_ = 0;

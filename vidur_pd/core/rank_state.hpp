@@ -20,6 +20,7 @@
 #include "batch.hpp"
 #include "block_pool.hpp"
 #include "change_list.hpp"
+#include "chunk_index.hpp"
 #include "remote_queue.hpp"
 #include "request.hpp"
 #include "token_load.hpp"
@@ -27,6 +28,16 @@
 namespace serving {
 
 class Policy;
+
+// The first tokens of a request that come from tiers: those between `cached`, which the pool has, and the last of
+// `reaches`, which is where each tier [tiers] ends.
+struct TierLoad {
+    RequestPtr request;
+    Tokens cached = 0;
+    std::vector<Tokens> reaches;
+
+    Tokens end() const { return reaches.empty() ? cached : reaches.back(); }
+};
 
 // Owns its requests from `add` or `add_remote` to their end here.
 //
@@ -101,6 +112,25 @@ class RankState {
     void keep(const RequestPtr& request, Tokens computed_tokens);
     // Gives up on a request whose KV has not all arrived; its blocks, if it has some, return.
     void abandon_remote(const RequestPtr& request);
+
+    // Tiers of KV behind the pool.
+
+    // Prompts are looked up in tiers, one after another, from now on; fewer than `least_tokens` [tiers] are not
+    // loaded.
+    void load_from(std::vector<std::shared_ptr<ChunkIndex>> tiers, std::vector<Tokens> least_tokens);
+    bool has_tiers() const { return !tiers_.empty(); }
+    // What tiers have of a request that waits, behind a prefix that the pool has: each goes on where the one before
+    // ends, or none does.
+    TierLoad find_load(const RequestPtr& request, const CachedPrefix& prefix) const;
+    // A request that waits gets blocks for its context and waits for its load, outside the queue.
+    void begin_load(TierLoad load, const CachedPrefix& prefix);
+    // The loads that have begun since the last call.
+    std::vector<TierLoad> take_loads() { return std::exchange(begun_loads_, {}); }
+    bool has_begun_loads() const { return !begun_loads_.empty(); }
+    // A load has ended with so many tokens of the request here: it may run from the next step on.
+    void loaded(const RequestPtr& request, Tokens tokens);
+    // A load has failed: the request gives its blocks back and waits again, first in the queue.
+    void abandon_load(const RequestPtr& request);
 
     // What a policy reads.
 
@@ -232,6 +262,10 @@ class RankState {
     std::vector<RequestPtr> aside_;  // preempted while an iteration of theirs is under way; they queue at its end
     TokenLoad tokens_;
     RemoteQueue remote_;
+    std::vector<std::shared_ptr<ChunkIndex>> tiers_;
+    std::vector<Tokens> least_load_tokens_;  // [tiers]
+    std::vector<TierLoad> begun_loads_;
+    std::vector<RequestPtr> loading_;
     std::int64_t batches_under_way_ = 0;  // batches
     std::vector<RequestPtr> preempted_;   // since the last batch
     std::size_t known_preempted_ = 0;     // of these, when the policy was asked last

@@ -73,6 +73,23 @@ void RemoteQueue::keep(const RequestPtr& request, Tokens computed_tokens) {
     enqueue(arrived, request, by_priority_);
 }
 
+void RemoteQueue::load(const RequestPtr& request, const CachedPrefix& prefix) {
+    pool_.allocate(*request, request->context_tokens, prefix);
+    request->capacity_tokens = pool_.rounded_up(request->context_tokens);
+    request->status = Status::kTransferring;
+    transferring_.insert(request->index);
+}
+
+void RemoteQueue::loaded(const RequestPtr& request, Tokens computed_tokens) {
+    ensure(transferring_.erase(request->index) == 1, "request " + request->request_id + " is not on its way");
+    ensure(computed_tokens < request->context_tokens, "a token is left to compute");
+    request->set_progress(computed_tokens, request->generated_tokens);
+    request->status = Status::kWaiting;
+    request->is_loaded = true;
+    pool_.register_blocks(*request, computed_tokens);
+    enqueue(arrived, request, by_priority_);
+}
+
 void RemoteQueue::clear() {
     pending_.clear();
     transferring_.clear();

@@ -47,6 +47,11 @@ class RemoteQueue {
     void complete(const RequestPtr& request, Tokens computed_tokens);
     // The same for a request whose KV has been here all the time.
     void keep(const RequestPtr& request, Tokens computed_tokens);
+    // Lets a request that waits elsewhere hold blocks for its context while the first `prefix` of it is there and more
+    // comes from a tier.
+    void load(const RequestPtr& request, const CachedPrefix& prefix);
+    // The first `computed_tokens` are there; the others are computed here.
+    void loaded(const RequestPtr& request, Tokens computed_tokens);
     // Forgets all requests; blocks are the caller's.
     void clear();
     // Releases the KV of a request that has arrived.

@@ -77,7 +77,7 @@ struct Request {
     void restart(Tokens kept) {
         ensure(kept <= generated_tokens && kept < output_tokens,
                "request " + request_id + " has not got so many tokens");
-        is_running = is_decided = false;
+        is_running = is_decided = is_loaded = skips_tiers = false;
         leave_iterations();
         set_progress(0, kept);
         capacity_tokens = 0;
@@ -158,6 +158,8 @@ struct Request {
     Tokens tokens_under_way = 0;            // of a rank that plans ahead: sampled by iterations that have not ended
     std::int64_t iterations_under_way = 0;  // that it takes part in
     bool is_decided = false;                // takes part in the iteration that is being decided
+    bool is_loaded = false;                 // the first of its tokens have come from tiers, and it does not run yet
+    bool skips_tiers = false;               // a load of its has failed
     Tokens prefill_end_tokens = 0;          // computed tokens up to which it prefills there
     Tokens end_tokens = 0;                  // prompt + output tokens after which it is done there
     Tokens capacity_tokens = 0;             // tokens that fit into the KV blocks held there

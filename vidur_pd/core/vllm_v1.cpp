@@ -70,7 +70,11 @@ RequestPtr VllmV1::next_victim(const RankState& rank) {
 void VllmV1::admit_waiting(RankState& rank) {
     while (rank.budget_left() > 0 && rank.running_requests() < rank.limits().max_seqs) {
         if (const auto next = find_admissible(rank, rank.budget_left())) {
-            rank.admit(next->request, next->tokens, next->prefix);
+            if (next->load.reaches.empty()) {
+                rank.admit(next->request, next->tokens, next->prefix);
+            } else {
+                rank.begin_load(next->load, next->prefix);
+            }
         } else if (rank.running().empty() && !rank.is_transferring() && !rank.arrived().empty()) {
             rank.preempt(rank.arrived().back());
         } else {
@@ -96,7 +100,9 @@ std::optional<VllmV1::Admissible> VllmV1::find_admissible(const RankState& rank,
     const Tokens tokens = std::min(chunk, budget);
     const Tokens reserved = std::max(request->sequence_tokens(), rank.with_lookahead(past + tokens));
     if (rank.blocks(reserved) - held > rank.free_blocks() - spared) return std::nullopt;
-    return Admissible{request, tokens, std::move(prefix)};
+    TierLoad load;
+    if (is_local && rank.has_tiers()) load = rank.find_load(request, prefix);
+    return Admissible{request, tokens, std::move(prefix), std::move(load)};
 }
 
 bool VllmV1::is_steady(RankState& rank) {

@@ -60,6 +60,7 @@ class VllmV1 final : public Policy {
         RequestPtr request;
         Tokens tokens;
         CachedPrefix prefix;
+        TierLoad load;
     };
 
     static bool continue_running(RankState& rank);

@@ -53,6 +53,10 @@ class RequestFigures(Generic[Value, Maybe, Stage, Place]):
     """Tokens that the last prefill had to compute: the prompt, and output tokens kept over a restart."""
     generated_tokens: Value
     """Output tokens sampled so far; never falls, except when decode repeats the first token of prefill."""
+    tier_tokens: Maybe
+    """Prompt tokens whose KV was loaded from tiers behind the prefix cache, where its instance has some."""
+    tier_wait_ps: Maybe
+    """Wait for these loads."""
     preemptions: Value
     restarts: Value
     """Times that the request began again after a fault."""
@@ -172,6 +176,11 @@ def _of_connectors(figure: str) -> Callable[[RequestTable], Any]:
     return lambda table: getattr(table, figure) if table.has_connector else None
 
 
+def _of_tiers(figure: str) -> Callable[[RequestTable], Any]:
+    """Figures of tiers of KV where there are some, else ``None``."""
+    return lambda table: getattr(table, figure) if table.has_tiers else None
+
+
 OPTIONAL_COLUMNS: Final[tuple[Column[RequestTable], ...]] = (
     Column(
         "entered_at_s",
@@ -221,6 +230,14 @@ OPTIONAL_COLUMNS: Final[tuple[Column[RequestTable], ...]] = (
         is_exact=True,
         in_report=False,
     ),
+    Column(
+        "tier_tokens",
+        "tokens",
+        _of_tiers("tier_tokens"),
+        "prompt tokens of `cached_tokens` that were loaded from tiers",
+        in_report=False,
+    ),
+    Column("tier_wait_s", "s", _of_tiers("tier_wait_ps"), "wait for these loads", is_exact=True, in_report=False),
     _figure("session", KEY, "session", "number of its session", in_report=False),
     _figure("turn", "", "turn", "number of its turn in the session", in_report=False),
     _figure("class", TEXT, "class_name", "class of the request", in_report=False),

@@ -113,6 +113,11 @@ class RequestTable(RequestFigures[Times, Times, Times, Times]):
         return self.priority if self.has_priorities else None
 
     @property
+    def has_tiers(self) -> bool:
+        """Whether prompts were looked up in tiers of KV."""
+        return bool((self.tier_tokens != NEVER).any())
+
+    @property
     def came_through_frontend(self) -> bool:
         """Whether a frontend was simulated."""
         return bool((self.entered_ps != NEVER).any())

@@ -421,6 +421,36 @@ class RebalancingSummary:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TierSummary:
+    """A tier of KV behind the prefix caches, over all instances."""
+
+    kind: str = ""
+    caches: int = 0
+    """Caches of this kind: one for each data-parallel rank that computes prompts, for each server, or for all."""
+    loads: int = 0
+    """Requests that got tokens from it, once for each load."""
+    failed_loads: int = 0
+    """Loads that the network did not deliver."""
+    prefetched_chunks: int = 0
+    """Chunks that went from it to CPU memory while requests queued."""
+    loaded_tokens: int = 0
+    """Tokens of prompts that came from it; the prefix cache did not have them."""
+    loaded_chunks: int = 0
+    loaded_bytes: int = 0
+    """Bytes of these chunks on their way to GPUs."""
+    stored_chunks: int = 0
+    stored_bytes: int = 0
+    """Bytes of chunks on their way into it."""
+    evicted_chunks: int = 0
+    held_bytes: int = 0
+    """What is in it at the end."""
+    load_s: float = 0.0
+    """Time for which requests have waited for their loads, summed over requests."""
+    recompute_s: float = 0.0
+    """What computing the loaded tokens would have taken, each request alone, by the prices of its instance."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ModelError:
     """Relative error of mean latencies (68 %), from the errors of what times rest on (``metrics/sources.py``)."""
 
@@ -635,6 +665,8 @@ class Summary:
     """Left out without a planner."""
     rebalancing: RebalancingSummary | None = field(default=None, metadata={"left_out": True})
     """Left out without ``engine.eplb``."""
+    tiers: tuple[TierSummary, ...] | None = field(default=None, metadata={"left_out": True})
+    """Left out without ``kv_cache.tiers``."""
     classes: tuple[ClassSummary, ...] | None = field(default=None, metadata={"left_out": True})
     """Left out where the workload has none. The goodput of all requests counts each by the objectives of its class."""
 

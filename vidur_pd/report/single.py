@@ -40,6 +40,7 @@ from vidur_pd.report.figures_network import (
 )
 from vidur_pd.report.figures_phases import batch_chart, phase_charts
 from vidur_pd.report.figures_planner import fleet_chart, planner_tables
+from vidur_pd.report.figures_tiers import tier_table
 from vidur_pd.report.headline import headline, outcomes_of
 from vidur_pd.report.load import MOST_ITERATIONS, RunOutput
 from vidur_pd.report.page import Section, charts_html, page_html
@@ -74,6 +75,7 @@ def run_page(run: RunOutput, title: str | None) -> Iterable[str]:
         *([Section("faults", "Faults", _faults(run, summary.faults))] if summary.faults is not None else []),
         *([Section("planner", "Planner", _planner(run, summary.planner))] if summary.planner is not None else []),
         Section("instances", "Instances", _instances(run)),
+        *([Section("tiers", "Tiers of KV", tier_table(run.summary.tiers))] if run.summary.tiers else []),
         Section("iterations", "Iterations", _iterations(run)),
         Section("network", "Network", _network(run)),
         Section("requests", "Requests not served", _not_served(run)),

@@ -46,6 +46,7 @@ from vidur_pd.metrics.summary import (
     RecoveredRequests,
     Summary,
     Throughput,
+    TierSummary,
     WorkloadSummary,
 )
 from vidur_pd.metrics.tally import RequestTally
@@ -85,6 +86,7 @@ class Account:
         recovered: RecoveredRequests,
         transfers_retried: int,
         rebalancing: RebalancingSummary | None,
+        tiers: tuple[TierSummary, ...] | None,
         links: Sequence[LinkSummary],
         effort: Effort,
         planner: PlannerSummary | None,
@@ -143,6 +145,7 @@ class Account:
             classes=class_summaries(tally, slo),
             rebalancing=rebalancing,
             planner=planner,
+            tiers=tiers,
             faults=fault_summary(self._plan.faults, recovered, transfers_retried, tally, slo),
         )
         return replace(summary, verdict=verdict_of(summary, tally, slo))

@@ -16,11 +16,13 @@ from vidur_pd._core import (
     InstanceRests,
     IterationLaunched,
     LaunchIteration,
+    LoadsBegun,
     Loop,
     PriceCollectives,
     PriceIteration,
     PriceOperators,
     PromptPrefilled,
+    PromptsComputed,
     RequestsCompleted,
 )
 from vidur_pd.clock import EventQueue
@@ -109,10 +111,15 @@ class Driver:
             IterationLaunched: lambda notice: hand_over.launched(notice.iteration, self._queue.now_ps),
             AcceptDrafts: lambda notice: self._loop.set_accepted(*notice.instance.draw_drafts(notice.iteration)),
             PromptPrefilled: lambda notice: hand_over.prefilled(notice.request),
+            **self._handlers_of_tiers(),
             InstanceRests: lambda notice: self._lifecycle.routes.rests(notice.instance),
             RequestsCompleted: lambda notice: self._lifecycle.ended(notice.requests),
             GraphEnded: self._graph_ended,
         }
+
+    def _handlers_of_tiers(self) -> dict[type, Callable[[Any], None]]:
+        store = self._lifecycle.kv_store
+        return {} if store is None else {LoadsBegun: store.loads_begun, PromptsComputed: store.prompts_computed}
 
     def _decide(self, notice: DecideIteration) -> None:
         instance = notice.instance

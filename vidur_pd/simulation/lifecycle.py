@@ -13,9 +13,10 @@ from vidur_pd._core import Loop, RunningIteration
 from vidur_pd.clock import EventQueue, Priority
 from vidur_pd.cluster.instance import Instance, Rank
 from vidur_pd.cluster.routing import Routes, RoutingKnowledge, SeparateRoutes, SplitwiseRoutes
-from vidur_pd.config import SimulationConfig
+from vidur_pd.config import Role, SimulationConfig
 from vidur_pd.execution.coupling.exact import ExactLauncher
 from vidur_pd.faults.recovery import STOOD_STILL, Recovery
+from vidur_pd.kv_store.store import KvStore
 from vidur_pd.kv_transfer.hand_over import HandOver
 from vidur_pd.kv_transfer.sender import KvSender
 from vidur_pd.scheduling import RequestView
@@ -41,7 +42,13 @@ class RequestLifecycle:
     """Lets requests arrive, routes them, and records how each ends; in between the loop computes them."""
 
     def __init__(
-        self, state: SimulationState, source: RequestSource, loop: Loop, queue: EventQueue, kv_sender: KvSender
+        self,
+        state: SimulationState,
+        source: RequestSource,
+        loop: Loop,
+        queue: EventQueue,
+        kv_sender: KvSender,
+        kv_store: KvStore | None = None,
     ) -> None:
         self._config = config = state.plan.config
         self._source = source
@@ -52,6 +59,7 @@ class RequestLifecycle:
         self._loop = loop
         self._queue = queue
         self._kv_sender = kv_sender
+        self.kv_store = kv_store
         self._hash_block_tokens = state.plan.hash_block_tokens
         self.routes = self._routes(config)
         self.hand_over = HandOver(config, kv_sender, queue, self.routes.destination, self)
@@ -117,7 +125,12 @@ class RequestLifecycle:
             request.decode_instance = rank.instance.index
         elif not self.hand_over.routed(request, rank):
             return
-        rank.state.add(request, assignment.role)
+        self._queue_on(rank, request, assignment.role)
+
+    def _queue_on(self, rank: Rank, request: Request, role: Role) -> None:
+        if self.kv_store is not None:
+            self.kv_store.enters(request, rank)
+        rank.state.add(request, role)
         rank.instance.wake()
 
     def _not_routed(self, request: Request, reason: str | None) -> None:
@@ -199,8 +212,7 @@ class RequestLifecycle:
 
     def may_prefill(self, request: Request, source: Rank) -> None:
         """A request that has waited for room on its decode instance may be computed."""
-        source.state.add(request, "prefill")
-        source.instance.wake()
+        self._queue_on(source, request, "prefill")
 
     def stays(self, request: Request) -> None:
         """A request goes on where it was prefilled."""
@@ -238,6 +250,8 @@ class RequestLifecycle:
     def halt(self, instance: Instance) -> list[Request]:
         """Fails an instance now; returns the requests that ran or waited there."""
         self._drop_iterations(instance)
+        if self.kv_store is not None:
+            self.kv_store.instance_down(instance)
         return instance.halt()
 
     def _drop_iterations(self, instance: Instance) -> None:
@@ -256,8 +270,10 @@ class RequestLifecycle:
     def end_all(self) -> bool:
         """No event is left: requests that wait for an instance, or on a network that stands still, fail.
 
-        Returns whether any request ended.
+        Those that wait for loads from tiers go on without them. Returns whether any request ended, or went on.
         """
+        if self.kv_store is not None and self.kv_store.end_all():
+            return True
         ended = self._loop.requests.ended
         for instance in self._instances:
             instance.check_progress()

@@ -30,6 +30,7 @@ from vidur_pd.simulation.driver import Driver, Progress
 from vidur_pd.simulation.lifecycle import RequestLifecycle
 from vidur_pd.simulation.scaling import planner_control
 from vidur_pd.simulation.state import SimulationState
+from vidur_pd.simulation.tiers import kv_store_of, tier_summaries
 from vidur_pd.workload import Workload
 from vidur_pd.workload.source import RequestSource
 
@@ -64,7 +65,10 @@ class Simulation:
             draft_layers=self._plan.draft_layers,
             loads=LinkLoads(self._plan.topology, state.fabric) if config.routing.watches_links else None,
         )
-        self._lifecycle = RequestLifecycle(state, self._source, self._loop, self._queue, self._kv_sender)
+        self._kv_store = kv_store_of(state, self._loop, self._queue)
+        self._lifecycle = RequestLifecycle(
+            state, self._source, self._loop, self._queue, self._kv_sender, self._kv_store
+        )
         self._control = ClusterControl(state, self._loop, self._queue, self._lifecycle)
         self._balancers = ExpertBalancers(self._loop, state.network)
         self._planner = planner_control(state, self._loop, self._queue, self._lifecycle, self._control)
@@ -97,6 +101,8 @@ class Simulation:
             )
         outer_network = OuterNetwork.unless_of_core(self._network, self._loop)
         carriers = [self._balancers.arrived, self._lifecycle.hand_over.arrived]
+        if self._kv_store is not None:
+            carriers.append(self._kv_store.arrived)
         if self._planner is not None:
             carriers.append(self._planner.weights_arrived)
         return Driver(self._state, self._loop, self._queue, self._lifecycle, carriers, launcher, outer_network)
@@ -167,6 +173,7 @@ class Simulation:
                 self._recovered(),
                 self._lifecycle.hand_over.retried_parts,
                 self._rebalancing(),
+                None if self._kv_store is None else tier_summaries(self._kv_store),
                 self._fullest_links(),
                 self._effort(),
                 planner_summary(self._planner, self._end_ps),

@@ -168,6 +168,15 @@ class IterationPricer:
             new_tokens = new_tokens - iteration.batch.drafts()
         return RankBatches(new_tokens, kv_tokens, requests, logit_rows)
 
+    def alone_ps(self, batch: Batch) -> int:
+        """What an iteration takes on an idle fabric in which only one data-parallel rank has something to do."""
+        idle = Batch.prefill([])
+        total_ps = 0
+        for stage in range(self._placement.partition.pp):
+            cost = self._model.price([batch, *[idle] * (self._placement.partition.dp - 1)], stage=stage)
+            total_ps += cost.compute_ps + self._communicate(stage, cost.communications)[0]
+        return total_ps
+
     def estimated_operators(self) -> set[str]:
         """Operators priced by flagged estimates at least once."""
         met = (self._model.estimated_of(number) for number in self._instance.estimates_met())

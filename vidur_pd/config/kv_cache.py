@@ -1,0 +1,115 @@
+"""Tiers of KV behind the prefix caches of instances in the configuration."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Final, Literal
+
+from pydantic import BeforeValidator, Field, PlainSerializer, model_validator
+
+from boundary.fields import Count, NotBool, Number, Section
+from netsim.quantities import Rate, Time
+from netsim.units import parse_size_bytes
+from vidur_pd.config.names import one_of
+
+NAMED_EVICTIONS: Final = {"lru": "Lru", "lfu": "Lfu", "s3_fifo": "S3Fifo", "arc": "Arc"}
+"""Module in ``vidur_pd/kv_store/eviction``, and the class in it."""
+EvictionName = Annotated[str, one_of(*NAMED_EVICTIONS)]
+
+
+def _size(value: Any) -> int:
+    if isinstance(value, bool | float) or not isinstance(value, int | str):
+        raise ValueError(f"found {value!r}, expected a size such as 64GB")
+    return parse_size_bytes(value, "size")
+
+
+Size = Annotated[int, BeforeValidator(_size), Field(ge=1), PlainSerializer(lambda size: f"{size}B", when_used="json")]
+"""Bytes."""
+
+
+class Tier(Section):
+    """What all tiers have."""
+
+    capacity: Size
+    """Of the KV that it holds: of each one of its kind, or of all together for ``remote``."""
+    eviction: EvictionName = "lru"
+    """Which chunk leaves a full tier: ``lru``, ``lfu``, ``s3_fifo``, ``arc``, or ``module:Class``, a policy of one's
+    own (`vidur_pd.kv_store.eviction`)."""
+    write: Literal["through", "selective"] = "through"
+    """Chunks are stored when their prompt has been computed: ``through``, at the first one that has them (LMCache, and
+    HiCache's default); ``selective``, at the second (HiCache's ``write_through_selective``)."""
+
+
+class LocalTier(Tier):
+    """One in servers."""
+
+    scope: Literal["rank", "server"] = "rank"
+    """``rank``: each data-parallel rank has its own, which goes with the rank's instance (LMCache inside the engine,
+    HiCache). ``server``: all ranks on the same servers, of any instance, share one that outlives them (LMCache as a
+    process of its own)."""
+
+
+class CpuTier(LocalTier):
+    """Memory of the server of each GPU, over its PCIe links."""
+
+    kind: Literal["cpu"]
+
+
+class NvmeTier(LocalTier):
+    """Disks of the server, behind its CPU memory; one queue for all reads and writes of a tier."""
+
+    kind: Literal["nvme"]
+    read: Rate
+    """Of the tier's disks together: ``6GB/s``."""
+    written: Rate
+    latency: Time
+    """Of a read, besides the bytes; those of one load overlap."""
+    prefetch: bool = False
+    """Chunks of a request that finds others waiting come to CPU memory while it queues."""
+
+
+class RemoteTier(Tier):
+    """Memory of one server, which all instances reach over their NICs (Mooncake's store, LMCache's server)."""
+
+    kind: Literal["remote"]
+    server: Number
+    """Of the topology, from 0 on; one on which no instance stands, or one that instances share."""
+    latency: Time = 0
+    """Of a load, besides its flows."""
+    prefetch: bool = False
+    """As for ``nvme``."""
+
+
+AnyTier = Annotated[CpuTier | NvmeTier | RemoteTier, Field(discriminator="kind")]
+
+
+class KvCacheConfig(Section):
+    """Tiers of KV behind the prefix caches of instances that compute prompts.
+
+    A request is looked up when its turn has come: each tier goes on where the one before ends. What is found is loaded
+    while the request holds blocks for its context and others run.
+    """
+
+    tiers: Annotated[tuple[AnyTier, ...], Field(min_length=1)]
+    """In the order in which they are asked."""
+    chunk_tokens: Count = 256
+    """Tokens of a chunk (LMCache's default); a multiple of ``engine.block_tokens``."""
+    load: Literal["always", "if_faster"] = "always"
+    """``if_faster``: only as many tokens as take longer to compute than to load on an idle network, by the instance's
+    own prices; HiCache and LMCache do not ask."""
+    load_tokens_min: Annotated[int, NotBool, Field(ge=1, le=2**31 - 1)] = 1
+    """Fewer tokens are computed (HiCache: 10)."""
+
+    @model_validator(mode="after")
+    def _kinds_are_distinct(self) -> KvCacheConfig:
+        kinds = [tier.kind for tier in self.tiers]
+        for kind in kinds:
+            if kinds.count(kind) > 1:
+                raise ValueError(f"tiers: found two of kind {kind}, expected one of each")
+        return self
+
+    @model_validator(mode="after")
+    def _prefetches_into_memory(self) -> KvCacheConfig:
+        for tier in self.tiers:
+            if not isinstance(tier, CpuTier) and tier.prefetch and self.tiers[0].kind != "cpu":
+                raise ValueError(f"tiers: found {tier.kind} with prefetch, expected one of kind cpu as the first")
+        return self

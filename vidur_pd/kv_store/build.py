@@ -1,0 +1,97 @@
+"""Tiers as a configuration has them, for the ranks of the instances that compute prompts."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+
+from boundary.errors import InputError
+from vidur_pd._core import ChunkKeys
+from vidur_pd.cluster.instance import Rank
+from vidur_pd.config.kv_cache import AnyTier, CpuTier, KvCacheConfig, NvmeTier, RemoteTier
+from vidur_pd.config.own_classes import FAULTS, describe
+from vidur_pd.kv_store.disk import Disk
+from vidur_pd.kv_store.eviction import Eviction
+from vidur_pd.kv_store.eviction.registry import eviction_class
+from vidur_pd.kv_store.places import Places, RankPlace
+from vidur_pd.kv_store.rank_store import RankStore, TierAccess
+from vidur_pd.kv_store.tier import Tier
+
+WRITES_AT = {"through": 1, "selective": 2}
+"""Accesses to a chunk with which it is written."""
+
+
+class TierBuilder:
+    """Makes the tiers of ranks; those in the network are one for all."""
+
+    def __init__(self, config: KvCacheConfig, keys: ChunkKeys, places: Places) -> None:
+        self._config, self._keys, self._places = config, keys, places
+        self._evictions = [
+            eviction_class(f"kv_cache.tiers.{n}.eviction", tier.eviction) for n, tier in enumerate(config.tiers)
+        ]
+        self._shared: dict[tuple[int, Hashable], TierAccess] = {}
+        """By number of the tier, and who shares it."""
+
+    def of(self, rank: Rank, place: RankPlace) -> RankStore:
+        """The tiers of a rank. Raises: InputError, where one has no room for a chunk."""
+        tiers = [self._access(number, tier, place) for number, tier in enumerate(self._config.tiers)]
+        return RankStore(rank, place, tiers, self._config.chunk_tokens)
+
+    def _access(self, number: int, config: AnyTier, place: RankPlace) -> TierAccess:
+        chunk_bytes = self._config.chunk_tokens * place.stored_token_bytes
+        if isinstance(config, RemoteTier):
+            sharing: Hashable = "all"
+        elif config.scope == "server":
+            sharing = place.hosts
+        else:
+            return self._new(number, config, chunk_bytes)
+        access = self._shared.get((number, sharing))
+        if access is None:
+            access = self._shared[number, sharing] = self._new(number, config, chunk_bytes)
+        if chunk_bytes != access.chunk_bytes:
+            raise InputError(
+                f"kv_cache.tiers.{number}: found ranks whose KV has {access.chunk_bytes} and {chunk_bytes} bytes a "
+                "chunk, expected one size for a tier that they share"
+            )
+        return access
+
+    def _new(self, number: int, config: AnyTier, chunk_bytes: int) -> TierAccess:
+        tier = self._tier(number, config, chunk_bytes)
+        match config:
+            case CpuTier():
+                return TierAccess(config.kind, tier, chunk_bytes, outlives_instances=config.scope == "server")
+            case NvmeTier():
+                disk = Disk(config.read, config.written, config.latency)
+                outlives = config.scope == "server"
+                return TierAccess(
+                    config.kind, tier, chunk_bytes, disk=disk, prefetches=config.prefetch, outlives_instances=outlives
+                )
+            case RemoteTier():
+                host = self._places.host_of_server(f"kv_cache.tiers.{number}.server", config.server)
+                return TierAccess(
+                    config.kind,
+                    tier,
+                    chunk_bytes,
+                    host,
+                    config.latency,
+                    prefetches=config.prefetch,
+                    outlives_instances=True,
+                )
+
+    def _tier(self, number: int, config: AnyTier, chunk_bytes: int) -> Tier:
+        capacity = config.capacity // chunk_bytes
+        if capacity < 1:
+            raise InputError(
+                f"kv_cache.tiers.{number}.capacity: found {config.capacity} bytes, "
+                f"expected at least the {chunk_bytes} of a chunk"
+            )
+        make = self._evictions[number]
+
+        def eviction() -> Eviction:
+            try:
+                made = make()
+            except FAULTS as error:
+                raise InputError(f"kv_cache.tiers.{number}.eviction: raises: {describe(error)}") from error
+            made.capacity = capacity
+            return made
+
+        return Tier(self._keys, eviction, writes_at=WRITES_AT[config.write])

@@ -1,0 +1,133 @@
+"""Where the KV of a rank lies: its GPUs with their shares of a token, and the hosts that they load from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+
+from aicb import Model, Precision, stage_layers
+from boundary.errors import InputError
+from netsim import FlowGraph, NodeKind, Topology
+from vidur_pd.cluster.placement import Placement
+from vidur_pd.kv_transfer.rank_pairs import cache_sizes
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """What one GPU of a rank has of the KV."""
+
+    gpu: int
+    host: int
+    """Node of its server."""
+    token_bytes: int
+    is_stored: bool
+    """It writes its part; of a latent, which every GPU of a tensor group has whole, the first one does."""
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteHost:
+    """A host that ranks reach over the network."""
+
+    node: int
+    gpus: range
+    """Of its server, whose NICs it uses."""
+
+
+class RankPlace:
+    """The GPUs of one rank, and flows between these and hosts."""
+
+    def __init__(self, shares: tuple[Share, ...]) -> None:
+        self.shares = shares
+        self._of_token: dict[tuple[RemoteHost | None, bool], FlowGraph] = {}
+        """Flows of one token, by the host and whether it is read."""
+
+    @property
+    def hosts(self) -> tuple[int, ...]:
+        """Nodes of its servers, rising."""
+        return tuple(sorted({share.host for share in self.shares}))
+
+    @cached_property
+    def loaded_token_bytes(self) -> int:
+        """Bytes that cross to GPUs for a token."""
+        return sum(share.token_bytes for share in self.shares)
+
+    @cached_property
+    def stored_token_bytes(self) -> int:
+        """Bytes of a token in a tier, and on the way there."""
+        return sum(share.token_bytes for share in self.shares if share.is_stored)
+
+    def load(self, tokens: int, *, delay_ps: int = 0, host: RemoteHost | None = None) -> FlowGraph:
+        """Flows of so many tokens from the server's own host, or from another, to the GPUs."""
+        graph = self._flows(tokens, host, is_load=True)
+        return replace(graph, delay_ps=np.full(len(graph), delay_ps)) if delay_ps else graph
+
+    def store(self, tokens: int, *, host: RemoteHost | None = None) -> FlowGraph:
+        """The same the other way, of what each GPU writes."""
+        return self._flows(tokens, host, is_load=False)
+
+    def fetch(self, tokens: int, host: RemoteHost, *, delay_ps: int = 0) -> FlowGraph:
+        """Flows from another server's host to the rank's own, past the GPUs next to their NICs."""
+        flows = [
+            (*leg, tokens * share.token_bytes)
+            for share in self.shares
+            if share.is_stored and host.node != share.host
+            for leg in [*self._legs(share, host, is_load=True), (share.gpu, share.host)]
+        ]
+        src, dst, sizes = (list(column) for column in zip(*flows, strict=True)) if flows else ([], [], [])
+        return FlowGraph.from_lists(src, dst, sizes, delay_ps=[delay_ps] * len(flows))
+
+    def _flows(self, tokens: int, host: RemoteHost | None, *, is_load: bool) -> FlowGraph:
+        of_token = self._of_token.get((host, is_load))
+        if of_token is None:
+            flows = [
+                (*leg, share.token_bytes)
+                for share in self.shares
+                if is_load or share.is_stored
+                for leg in self._legs(share, host, is_load=is_load)
+            ]
+            src, dst, sizes = (list(column) for column in zip(*flows, strict=True))
+            of_token = self._of_token[host, is_load] = FlowGraph.from_lists(src, dst, sizes)
+        return of_token.with_flows(size_bytes=tokens * of_token.size_bytes)
+
+    def _legs(self, share: Share, host: RemoteHost | None, *, is_load: bool) -> list[tuple[int, int]]:
+        """Flows that run at the same time: from or to another server one more, by way of the GPU on the same rail
+        there, next to whose NIC its host is."""
+        if host is None or host.node == share.host:
+            legs = [(share.host, share.gpu)]
+        else:
+            other = host.gpus[share.gpu % len(host.gpus)]
+            legs = [(host.node, other), (other, share.gpu)]
+        return legs if is_load else [(dst, src) for src, dst in legs]
+
+
+class Places:
+    """The ranks of a cluster, by placement and rank."""
+
+    def __init__(self, model: Model, topology: Topology) -> None:
+        """Raises: InputError, where the topology has no hosts."""
+        self._model, self._topology = model, topology
+        self._hosts = np.flatnonzero(topology.node_kind == NodeKind.HOST).tolist()
+        if not self._hosts:
+            raise InputError("kv_cache.tiers: found with a topology without hosts, expected cluster.topology.pcie")
+
+    def host_of_server(self, field: str, server: int) -> RemoteHost:
+        """A server's host, seen from others. Raises: InputError, where there is no such server."""
+        if server >= len(self._hosts):
+            raise InputError(f"{field}: found {server}, expected one of the {len(self._hosts)} servers, from 0 on")
+        width = self._topology.gpus_per_node
+        return RemoteHost(self._hosts[server], range(server * width, (server + 1) * width))
+
+    def of(self, placement: Placement, rank: int, precision: Precision, draft_layers: int) -> RankPlace:
+        partition, sizes = placement.partition, cache_sizes(self._model, precision, draft_layers)
+        stages = [list(layers) for layers in stage_layers(self._model, partition.pp)]
+        stages[-1] += range(len(self._model.pattern), len(sizes.token_bytes))
+        shares = []
+        for layers, gpus in zip(stages, placement.rank_gpus(rank), strict=True):
+            whole = sum(sizes.token_bytes[layer] for layer in layers)
+            own = whole if sizes.kv_heads is None else whole * max(1, sizes.kv_heads // len(gpus)) // sizes.kv_heads
+            for place, gpu in enumerate(gpus):
+                host = self._hosts[gpu // self._topology.gpus_per_node]
+                shares.append(Share(gpu, host, own, is_stored=sizes.kv_heads is not None or place == 0))
+        return RankPlace(tuple(share for share in shares if share.token_bytes))

@@ -1,0 +1,200 @@
+"""The tiers of KV of a cluster: loads that requests wait for, and writes of prompts that have been computed.
+
+Assumed: a load or write once begun goes on, whatever is evicted or freed meanwhile; the blocks of a prompt are free for
+others while its chunks are copied out; flows to a store on another server enter and leave its host as those of its own
+GPUs do, over their NICs and PCIe.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from netsim import Completion, FlowGraph, GraphHandle, NetworkBackend, NoPath
+from vidur_pd._core import ChunkKeys, LoadsBegun, Loop, PromptsComputed, Request, TierLoad
+from vidur_pd.clock import EventQueue, Priority
+from vidur_pd.cluster.instance import Instance, Rank
+from vidur_pd.execution.network_clock import catch_up
+from vidur_pd.kv_store.rank_store import LoadPart, RankStore, TierAccess, Write
+
+RecomputePs = Callable[[Instance, int, int], int]
+"""(instance, first token, token after the last): what it takes to compute these tokens of a prompt."""
+
+
+@dataclass(slots=True, eq=False)
+class OpenLoad:
+    """A load that some request waits for."""
+
+    store: RankStore
+    load: TierLoad
+    began_ps: int
+    parts: list[LoadPart]
+    on_network: dict[GraphHandle, LoadPart] = field(default_factory=dict)
+
+
+class KvStore:
+    """Puts loads and writes on the network, and lets requests run when their loads have come."""
+
+    def __init__(
+        self,
+        keys: ChunkKeys,
+        stores: Sequence[Sequence[RankStore]],
+        network: NetworkBackend,
+        loop: Loop,
+        queue: EventQueue,
+        recompute_ps: RecomputePs,
+    ) -> None:
+        """``stores``: [instances][ranks]; empty for instances that compute no prompts."""
+        self._keys = keys
+        self.stores = stores
+        self._network, self._loop, self._queue = network, loop, queue
+        self._recompute_ps = recompute_ps
+        self._loads: dict[GraphHandle, OpenLoad] = {}
+        self._writes: dict[GraphHandle, Write] = {}
+        self._withdrawn: set[GraphHandle] = set()
+
+    def loads_begun(self, notice: LoadsBegun) -> None:
+        """Requests hold blocks for what tiers have of them."""
+        for store in self.stores[notice.instance.index]:
+            for load in store.rank.state.take_loads():
+                self._load(store, load)
+
+    def enters(self, request: Request, rank: Rank) -> None:
+        """A request is going to queue on a rank; where others wait already, what lower tiers have of it is fetched."""
+        if rank.state.queued_requests:
+            store = self.stores[rank.instance.index][rank.index]
+            for write in store.prefetches(request, self._keys, self._queue.now_ps):
+                self._write(write)
+
+    def prompts_computed(self, notice: PromptsComputed) -> None:
+        """Chunks of prompts are written where tiers lack them."""
+        for rank, request in notice.prompts:
+            store = self.stores[notice.instance.index][rank]
+            for write in store.writes(self._keys.of(request, request.prompt_tokens)):
+                self._write(write)
+
+    def arrived(self, completion: Completion) -> bool:
+        """A graph has arrived or failed; returns False if it is neither of a load nor of a write."""
+        handle = completion.handle
+        if handle in self._withdrawn:
+            return True
+        if (write := self._writes.pop(handle, None)) is not None:
+            self._network.forget(handle)
+            self._settle(write, is_written=not completion.is_failed)
+        elif (load := self._loads.pop(handle, None)) is not None:
+            self._network.forget(handle)
+            del load.on_network[handle]
+            if completion.is_failed:
+                self._give_up(load)
+            elif not load.on_network:
+                self._loaded(load)
+        else:
+            return False
+        self._loop.traffic_changes(completion.at_ps)
+        return True
+
+    def instance_down(self, instance: Instance) -> None:
+        """What was on its way to an instance comes to nothing, and its own tiers are empty."""
+        for load in self._open():
+            if load.store.rank.instance is instance:
+                self._withdraw(load)
+        for store in self.stores[instance.index]:
+            for access in store.tiers:
+                if not access.outlives_instances:
+                    access.tier.clear()
+
+    def end_all(self) -> bool:
+        """Nothing moves any more: what waits for a load is computed. Returns whether there was some."""
+        waiting = self._open()
+        for load in waiting:
+            self._give_up(load)
+        return bool(waiting)
+
+    def _open(self) -> list[OpenLoad]:
+        return list(dict.fromkeys(self._loads.values()))
+
+    def _load(self, store: RankStore, load: TierLoad) -> None:
+        now_ps = self._queue.now_ps
+        opened = OpenLoad(store, load, now_ps, store.parts(load, now_ps))
+        for part in opened.parts:
+            handle = self._submit(part.graph)
+            if handle is None:
+                self._give_up(opened)
+                return
+            opened.on_network[handle] = part
+            self._loads[handle] = opened
+
+    def _loaded(self, opened: OpenLoad) -> None:
+        request, now_ps, rank = opened.load.request, self._queue.now_ps, opened.store.rank
+        start = opened.load.cached
+        for part in opened.parts:
+            counts = part.access.tier.counts
+            counts.loads += 1
+            counts.loaded_tokens += part.tokens
+            counts.loaded_chunks += part.chunks
+            counts.loaded_bytes += part.size_bytes
+            counts.load_ps += now_ps - opened.began_ps
+            counts.recompute_ps += self._recompute_ps(rank.instance, start, start + part.tokens)
+            start += part.tokens
+        request.tier_tokens = (request.tier_tokens or 0) + opened.load.end - opened.load.cached
+        request.tier_wait_ps = (request.tier_wait_ps or 0) + now_ps - opened.began_ps
+        rank.state.loaded(request, opened.load.end)
+        rank.instance.wake()
+
+    def _give_up(self, opened: OpenLoad) -> None:
+        """The request computes what it would have loaded."""
+        self._withdraw(opened)
+        for part in opened.parts:
+            part.access.tier.counts.failed_loads += 1
+        opened.store.rank.state.abandon_load(opened.load.request)
+        opened.store.rank.instance.note_kv_use()
+        opened.store.rank.instance.wake()
+
+    def _withdraw(self, opened: OpenLoad) -> None:
+        catch_up(self._network, self._queue.now_ps)
+        for handle in opened.on_network:
+            del self._loads[handle]
+            self._withdrawn.add(handle)
+            self._network.cancel(handle)
+            self._network.forget(handle)
+        opened.on_network.clear()
+        self._loop.traffic_changes(self._queue.now_ps)
+
+    def _write(self, write: Write) -> None:
+        for access, new in write.targets:
+            access.tier.counts.stored_bytes += len(new) * access.chunk_bytes
+        if write.graph is None:
+            self._queue.schedule(write.read_ps, Priority.COMPLETION, lambda: self._settle(write, is_written=True))
+            return
+        handle = self._submit(write.graph)
+        if handle is None:
+            self._settle(write, is_written=False)
+        else:
+            self._writes[handle] = write
+
+    def _settle(self, write: Write, *, is_written: bool) -> None:
+        """What was written is at its host, or nowhere."""
+        for access, new in write.targets:
+            if not is_written:
+                access.tier.not_written(new)
+            elif access.disk is None:
+                access.tier.written(new)
+            else:
+                self._write_to_disk(access, new)
+
+    def _write_to_disk(self, access: TierAccess, new: tuple[int, ...]) -> None:
+        assert access.disk is not None
+        at_ps = access.disk.write(len(new) * access.chunk_bytes, self._queue.now_ps)
+        self._queue.schedule(at_ps, Priority.COMPLETION, lambda: access.tier.written(new))
+
+    def _submit(self, graph: FlowGraph) -> GraphHandle | None:
+        """``None``: links that are down leave no path."""
+        now_ps = self._queue.now_ps
+        try:
+            handle = self._network.submit(graph, now_ps)
+        except NoPath:
+            return None
+        self._loop.traffic_changes(now_ps)
+        if len(graph) and (delay_ps := int(graph.delay_ps.max())) > 0:
+            self._loop.traffic_changes(now_ps + delay_ps)
+        return handle
