@@ -12,6 +12,9 @@ from hypothesis import strategies as st
 
 from boundary.errors import InputError
 from netsim.units import PS_PER_S
+from tests.integration.small_runs import pool
+from tests.vidur_pd.kv_store.tiered_runs import prompts
+from tests.vidur_pd.kv_store.tiered_runs import run as tiered_run
 from tests.vidur_pd.planner.planned_runs import WEIGHTS_BYTES, configuration, scripted
 from vidur_pd import simulate, write_result
 from vidur_pd.metrics.result import Result
@@ -229,3 +232,19 @@ def test_the_page_and_a_comparison_show_what_was_held(tmp_path: Path) -> None:
     assert row["values"]["planned"] == pytest.approx(planned(results["planned"]).gpu_hours)
     alone = compare_summaries({"fixed": summaries["fixed"]})
     assert "GPU hours held" not in [row["metric"] for row in alone]
+
+
+@pytest.mark.parametrize(("scope", "restored"), [("rank", 0), ("server", 4096)])
+def test_tiers_of_a_rank_go_with_its_instance_and_those_of_a_server_stay(scope: str, restored: int) -> None:
+    """A prompt of 4,100 tokens on both instances, before one is switched off and after it has started again."""
+    planner = scripted((3.0, {"server": 1}), (5.0, {"server": 2}), pools={"server": {}})
+    pools = [pool("server", "mixed", instances=2)]
+    tiers = [{"kind": "cpu", "capacity": "100GB", "scope": scope}]
+    workload = prompts([(at_s, 4100, range(9)) for at_s in (0.0, 0.0, 10.0, 10.0)])
+    result = tiered_run(workload, tiers, pools=pools, planner=planner, routing={"policy": "round_robin"})
+    assert [serving for _, serving, *_ in counts(result, "server")][-1] == 2
+    table = result.table
+    assert set(table.decode_instance[2:].tolist()) == {0, 1}
+    assert table.cached_tokens[:2].tolist() == [0, 0]
+    assert sorted(table.cached_tokens[2:].tolist()) == sorted([restored, 4096])
+    assert sorted(table.tier_tokens[2:].tolist()) == sorted([restored, 0])
