@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from boundary.errors import InputError
 from netsim.units import PS_PER_S
-from tests.integration.small_runs import pool
+from tests.integration import small_runs
 from tests.vidur_pd.kv_store.tiered_runs import prompts
 from tests.vidur_pd.kv_store.tiered_runs import run as tiered_run
 from tests.vidur_pd.planner.planned_runs import WEIGHTS_BYTES, configuration, scripted
@@ -238,7 +238,7 @@ def test_the_page_and_a_comparison_show_what_was_held(tmp_path: Path) -> None:
 def test_tiers_of_a_rank_go_with_its_instance_and_those_of_a_server_stay(scope: str, restored: int) -> None:
     """A prompt of 4,100 tokens on both instances, before one is switched off and after it has started again."""
     planner = scripted((3.0, {"server": 1}), (5.0, {"server": 2}), pools={"server": {}})
-    pools = [pool("server", "mixed", instances=2)]
+    pools = [small_runs.pool("server", "mixed", instances=2)]
     tiers = [{"kind": "cpu", "capacity": "100GB", "scope": scope}]
     workload = prompts([(at_s, 4100, range(9)) for at_s in (0.0, 0.0, 10.0, 10.0)])
     result = tiered_run(workload, tiers, pools=pools, planner=planner, routing={"policy": "round_robin"})
