@@ -37,7 +37,7 @@ class PlannedCluster:
 
     def switch_off(self, instance: Instance) -> None:
         if instance.is_up:  # one that has failed has nothing any more, and comes back when the fault is over
-            lost = instance.halt()
+            lost = self._lifecycle.halt(instance)
             assert not lost, f"{instance.name} is switched off with requests"
             instance.resume()
 
