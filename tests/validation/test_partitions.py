@@ -7,6 +7,8 @@ from functools import cache
 import numpy as np
 import pytest
 
+from aicb.iteration.host import load_host
+from tests.validation.engine_figures import FOLDER
 from tests.validation.partitions_vs_engine import RUNS, SERVERS, compare_decodes, compare_prompts, compare_serving
 
 LIMITS = {"ttft": 0.15, "tpot": 0.06, "e2e": 0.06}
@@ -38,11 +40,12 @@ decodes, prompts = cache(compare_decodes), cache(compare_prompts)
 
 @pytest.mark.parametrize("server", SERVERS)
 def test_batches_decode_as_measured_unless_ranks_share_experts(server: str) -> None:
-    """Single requests are 9.0 and 5.6 % slow with TP; where ranks share experts, 1.0 to 2.2 ms of a step are missing."""
+    """Experts apart: 7.3 to 15.5 % fast, 1.0 to 2.2 ms of each step. A single request of the other is 9.0 % slow."""
     rows = decodes(server)
     assert len(rows) == 7
-    for row in rows[1:]:
-        assert (abs(row.error) <= 0.06) != (server == EXPERTS_APART), f"{row.name}: {row.error:+.1%}"
+    for row in rows:
+        is_miss = server == EXPERTS_APART or (server, row.name) == ("tp2-qwen3-30b-a3b", "decode of 1 x 512")
+        assert (abs(row.error) <= 0.06) != is_miss, f"{row.name}: {row.error:+.1%}"
     assert (np.mean([abs(row.error) for row in rows]) <= 0.06) != (server == EXPERTS_APART)
 
 
@@ -70,3 +73,10 @@ def test_servers_have_the_measured_latencies(server: str, run: str) -> None:
         _, latency, figure = row.name.split()
         is_met = abs(row.error) <= LIMITS[latency]
         assert is_met != (figure in MISSES.get((server, run, latency), ())), f"{row.name}: {row.error:+.1%}"
+
+
+def test_a_machine_with_h100s_launches_as_the_default_host_does() -> None:
+    """Its times are of ``aicb profile host``; those of the default host are of another machine and other ways."""
+    measured, default = load_host(str(FOLDER / "xeon-vm-32-h100.yaml")), load_host("xeon-vm-32")
+    for time_us in ("eager_launch_us", "piece_launch_us", "request_latency_us"):
+        assert getattr(measured, time_us) == pytest.approx(getattr(default, time_us), rel=0.06)
