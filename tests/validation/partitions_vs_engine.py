@@ -3,10 +3,11 @@
 
     python -m tests.validation.partitions_vs_engine
 
-Qwen3-30B-A3B and Qwen3-8B in bf16, TP 2, prefix caching on (``tests/data/engine``): prompts alone, steady decodes up to
-contexts of 16,000 tokens, prompts that share prefixes, bursts of five. Times of H100 kernels are transferred from the
-H200. The simulator gets the engine's profile and what the engine's log says: its KV blocks, and how it reduces among
-ranks. The host is the default, which was chosen before: this machine's launches were not measured.
+Qwen3-30B-A3B and Qwen3-8B in bf16 with TP 2, Qwen3-30B-A3B with DP 2 and EP 2, prefix caching on
+(``tests/data/engine``): prompts alone, steady decodes up to contexts of 16,000 tokens, prompts that share prefixes,
+bursts of five. Times of H100 kernels are transferred from the H200. The simulator gets the engine's profile and what
+the engine's log says: its KV blocks, and how it reduces among ranks. The host is the default, which was chosen before:
+launches of these machines were not measured.
 """
 
 from __future__ import annotations
@@ -26,45 +27,46 @@ from tests.validation.held_out_vs_engine import trace_of
 from vidur_pd.metrics.requests import seconds
 from vidur_pd.simulation.api import prepare
 
-MODELS = ("qwen3-30b-a3b", "qwen3-8b")
+SERVERS = ("tp2-qwen3-30b-a3b", "tp2-qwen3-8b", "dp2-ep2-qwen3-30b-a3b")
+"""Partition and model of each measurement, as in its name."""
 RUNS = ("serve_prefix", "serve_burst")
 APART_S = 20.0
 """Between prompts that are to be alone."""
 COMPARED_STEPS = 40
 
 
-def measurement(model: str) -> dict[str, Any]:
-    return read_measurement(f"vllm-h100-tp2-{model}")
+def measurement(server: str) -> dict[str, Any]:
+    return read_measurement(f"vllm-h100-{server}")
 
 
-def compare_prompts(model: str) -> list[Comparison]:
+def compare_prompts(server: str) -> list[Comparison]:
     """Medians of first tokens of prompts alone."""
-    found = measurement(model)["prefill"]
+    found = measurement(server)["prefill"]
     requests = [{"arrival": APART_S * index, "n_in": tokens, "n_out": 2} for index, (tokens, _) in enumerate(found)]
-    ttft_ms = seconds(simulate(model, requests).ttft_ps) * 1e3
+    ttft_ms = seconds(simulate(server, requests).ttft_ps) * 1e3
     return [
         Comparison(f"prefill of {tokens}", float(np.median(times)) * 1e3, float(simulated))
         for (tokens, times), simulated in zip(found, ttft_ms, strict=True)
     ]
 
 
-def compare_decodes(model: str) -> list[Comparison]:
+def compare_decodes(server: str) -> list[Comparison]:
     """Steps in which all requests decode: medians measured, the mean of the last 40 before the first request ends."""
     rows = []
-    for row in measurement(model)["steady"]:
+    for row in measurement(server)["steady"]:
         ends_s = []
         for outputs in (row["n_out"] - COMPARED_STEPS, row["n_out"]):
             requests = [{"arrival": 0.0, "n_in": row["L"], "n_out": outputs} for _ in range(row["B"])]
-            ends_s.append(float(seconds(simulate(model, requests).e2e_ps).min()))
+            ends_s.append(float(seconds(simulate(server, requests).e2e_ps).min()))
         step_ms = (ends_s[1] - ends_s[0]) / COMPARED_STEPS * 1e3
         rows.append(Comparison(f"decode of {row['B']} x {row['L']}", row["itl_p50"] * 1e3, step_ms))
     return rows
 
 
-def compare_serving(model: str, run: str) -> list[Comparison]:
+def compare_serving(server: str, run: str) -> list[Comparison]:
     """Means and P90 of a serving run."""
-    requests = measurement(model)[run]
-    table = simulate(model, requests)
+    requests = measurement(server)[run]
+    table = simulate(server, requests)
     comparisons = []
     for metric, times_ps in {"ttft": table.ttft_ps, "tpot": table.tpot_ps, "e2e": table.e2e_ps}.items():
         measured_s, simulated_s = np.array([request[metric] for request in requests]), seconds(times_ps)
@@ -74,24 +76,24 @@ def compare_serving(model: str, run: str) -> list[Comparison]:
     return comparisons
 
 
-def simulate(model: str, requests: Sequence[dict[str, Any]]) -> Any:
+def simulate(server: str, requests: Sequence[dict[str, Any]]) -> Any:
     """The table of requests, in their order."""
     with tempfile.TemporaryDirectory() as folder:
         trace, configuration = Path(folder) / "trace.jsonl", Path(folder) / "config.yaml"
         trace.write_text("".join(json.dumps(row) + "\n" for row in trace_of(requests)), encoding="utf-8")
-        configuration.write_text(yaml.safe_dump(_configuration(model, trace)), encoding="utf-8")
+        configuration.write_text(yaml.safe_dump(_configuration(server, trace)), encoding="utf-8")
         return prepare(configuration).run().table
 
 
-def _configuration(model: str, trace: Path) -> dict[str, Any]:
-    found = measurement(model)
+def _configuration(server: str, trace: Path) -> dict[str, Any]:
+    found = measurement(server)
     return {
-        "model": model,
+        "model": found["args"]["model"],
         "hardware": "h100",
         "workload": {"kind": "trace", "path": str(trace), "hash_block_tokens": 16},
         "cluster": {
             "topology": {"kind": "rail_optimized", "gpus_per_node": 2},
-            "pools": [{"name": "server", "role": "mixed", "tp": 2}],
+            "pools": [{"name": "server", "role": "mixed", **_partition(found["args"])}],
         },
         "engine": {
             "framework": "vllm",
@@ -103,14 +105,20 @@ def _configuration(model: str, trace: Path) -> dict[str, Any]:
     }
 
 
+def _partition(arguments: dict[str, Any]) -> dict[str, int]:
+    """Degrees of a pool; vLLM spreads experts over all ranks, or over none."""
+    tp, dp = arguments["tensor_parallel_size"], arguments.get("data_parallel_size", 1)
+    return {"tp": tp, "dp": dp, "ep": tp * dp if arguments.get("enable_expert_parallel") else 1}
+
+
 def main() -> int:
-    for model in MODELS:
-        rows = [*compare_prompts(model), *compare_decodes(model)]
+    for server in SERVERS:
+        rows = [*compare_prompts(server), *compare_decodes(server)]
         for run in RUNS:
-            rows += compare_serving(model, run)
+            rows += compare_serving(server, run)
         for row in rows:
             times = f"measured {row.measured_ms:9.2f} ms  simulated {row.simulated_ms:9.2f} ms"
-            print(f"{model:14s} {row.name:24s} {times}  {row.error:+6.1%}")
+            print(f"{server:21s} {row.name:24s} {times}  {row.error:+6.1%}")
     return 0
 
 
