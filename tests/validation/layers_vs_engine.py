@@ -3,12 +3,12 @@
 
     python -m tests.validation.layers_vs_engine
 
-A prompt of 1,024 tokens on one H200, eagerly, so that kernels keep names by which they can be told
-(``tests/data/engine/vllm-eager-layers.json.gz``). ``LAYERS`` says in the engine's order which operators its kernels
-compute. Steps are marked where compiled pieces, which are vLLM's default and what is priced, run other kernels; whole
-prefills of these are compared apart (``vllm-host-default.json.gz``).
-Times of single layers are at the reference clock, and so are those of stages that end before the clock of their load is
-reached, which takes some 65 ms (docs/accuracy.md): the engine was idle before each.
+A prompt of 1,024 tokens and a decode of one request on one H200, eagerly, so that kernels keep names by which they can
+be told (``tests/data/engine/vllm-eager-layers.json.gz``). ``LAYERS`` and ``DECODES`` say in the engine's order which
+operators its kernels compute. Steps are marked where compiled pieces, which are vLLM's default and what is priced, run
+other kernels; whole prefills of these are compared apart (``vllm-host-default.json.gz``).
+Times of single layers are at the reference clock, and so are those of stages that end before the clock of their load
+is reached, which takes some 65 ms (docs/accuracy.md): the engine was idle before each.
 """
 
 from __future__ import annotations
@@ -35,6 +35,8 @@ from tests.validation.engine_figures import Comparison, read_measurement
 
 TOKENS = 1024
 SETTLING_MS = 65.0
+CONTEXT = 514
+"""Of the decode: a prompt of 512 and two steps."""
 MODELS = {
     "qwen3-8b": ("qwen3-8b", None, "bf16"),
     "qwen3-30b-a3b": ("qwen3-30b-a3b", None, "bf16"),
@@ -58,20 +60,21 @@ KERNELS = {
     "layer_norm": "layer_norm_fwd",
     "rotary": "rotary_embedding_kernel|BatchQKApplyRotary",
     "cache": "reshape_and_cache|concat_and_cache",
-    "attention": "FlashAttnFwdSm90",
+    "attention": "FlashAttnFwd(Sm90|Combine)",
     "schedule": "prepare_varlen_num_blocks",
-    "product": "nvjet|deep_gemm",
+    "product": "nvjet|deep_gemm|router_gemm",
     "split_k": "splitKreduce",
-    "quantise": "per_token_group_quant",
+    "quantise": "per_token_group_quant|scale_1x128",
+    "dot": "dot_kernel|reduce_1Block",
     "activation": "act_and_mul",
     "gating": "topkGating|grouped_topk",
     "align": "moe_align_block_size|count_and_sort_expert",
     "experts": "fused_moe_kernel",
     "sum": r"reduce_kernel<128, 4",
     "concat": "ConcatMLAK|CatArray",
-    "conv": "_causal_conv1d_fwd",
+    "conv": "_causal_conv1d_(fwd|update)",
     "after_conv": "_fused_post_conv",
-    "delta_rule": "chunk_|merge_16x16|recompute_w_u",
+    "delta_rule": "chunk_|merge_16x16|recompute_w_u|fused_recurrent",
     "memory": "^Mem(cpy|set)",
     "torch": "at::native::",
 }
@@ -222,6 +225,110 @@ LAYERS = {
     ),
 }
 """What the kernels of each kind of layer compute, in the engine's order."""
+DECODED_EXPERTS = """
+topk: gating
+moe_align: torch
+moe_gate_up: experts
+moe_silu_mul: activation
+moe_down: experts
+moe_unpermute: sum
+-: memory
+"""
+DECODED_SHARED = """
+shared_gate_up: product
+shared_silu_mul: activation
+shared_down: product
+shared_gate: 2*dot
+!shared_gate_mul: 2*torch
+shared_add: torch
+"""
+DECODED_ATTENTION = """
+input_norm: add_norm
+qkv: product
+!q_norm k_norm rope: 2*norm rotary
+kv_write: cache
+decode_attention: 2*attention
+o: product split_k
+post_attention_norm: add_norm
+"""
+DECODED_LATENT = """
+input_norm: add_norm
+qkv_a: quantise product
+q_a_norm: norm
+q_b: quantise product
+kv_a_norm: norm
+rope: rotary
+kv_write: cache
+q_absorb: product
+mla_decode: 2*attention
+o_unabsorb: product
+o: quantise product
+post_attention_norm: add_norm
+"""
+DECODES = {
+    ("qwen3-8b", "layer"): steps(
+        DECODED_ATTENTION
+        + """ffn_gate_up: product
+        ffn_silu_mul: activation
+        ffn_down: product split_k"""
+    ),
+    ("qwen3-30b-a3b", "layer"): steps(DECODED_ATTENTION + "router: product" + DECODED_EXPERTS.rstrip()),
+    ("qwen3-next-80b-l8", "gated delta"): steps(
+        """!input_norm: 13*torch
+        gdn_qkvz: product
+        gdn_ba: product
+        !-: 6*torch concat torch
+        gdn_conv: conv
+        gdn_gates gdn_decode: delta_rule
+        gdn_gated_norm: layer_norm
+        gdn_out: product split_k
+        -: memory
+        !post_attention_norm: 13*torch
+        router: product"""
+        + DECODED_EXPERTS.rstrip()
+        + DECODED_SHARED.rstrip()
+    ),
+    ("qwen3-next-80b-l8", "attention"): steps(
+        """!input_norm: 13*torch
+        qkv: product
+        !q_norm k_norm rope: 4*torch head_norm_rope
+        kv_write: cache
+        decode_attention: 2*attention
+        !output_gate: 2*torch
+        o: product split_k
+        -: memory
+        !post_attention_norm: 13*torch
+        router: product"""
+        + DECODED_EXPERTS.rstrip()
+        + DECODED_SHARED.rstrip()
+    ),
+    ("deepseek-v3-l8", "dense"): steps(
+        DECODED_LATENT
+        + """ffn_gate_up: quantise product
+        ffn_silu_mul: activation
+        ffn_down: quantise product"""
+    ),
+    ("deepseek-v3-l8", "experts"): steps(
+        DECODED_LATENT
+        + """router: product
+        topk: gating
+        moe_quant: quantise
+        -: torch
+        moe_gate_up: experts
+        moe_silu_mul: activation
+        moe_down_quant: quantise
+        moe_down: experts
+        moe_unpermute: sum
+        -: memory
+        shared_gate_up: quantise product
+        shared_silu_mul: activation
+        shared_down: quantise product
+        shared_add: 2*torch"""
+    ),
+}
+"""The same of a decode of one request, where quantisation of inputs belongs to the product."""
+BATCHES = {"prefill-1024": (LAYERS, Batch.prefill([TOKENS])), "decode-B1": (DECODES, Batch.decode([CONTEXT]))}
+"""By name in the measurements: steps and what was priced."""
 PLACES = {"layer": 0, "dense": 0, "experts": 3, "gated delta": 0, "attention": 3}
 """Of a layer of each kind."""
 
@@ -247,21 +354,23 @@ def iteration_model(name: str, layers: slice | None = None) -> IterationModel:
     )
 
 
-def stage_operators(model: IterationModel, tokens: int) -> list[Operator]:
-    """Operators of a prompt."""
-    parallel = (model.model, model.partition, model.precision)
+def stage_operators(model: IterationModel, batch: Batch) -> list[Operator]:
+    """Operators of one iteration."""
+    parallel, tokens = (model.model, model.partition, model.precision), int(batch.new_tokens.sum())
     return [
         *model._token_operators(tokens, 0),
-        *model._as_run(attention_operators(*parallel, Batch.prefill([tokens]), stage=0)),
-        *model._expert_operators(tokens, tokens, 0, False),
+        *model._as_run(attention_operators(*parallel, batch, stage=0)),
+        *model._expert_operators(tokens, tokens, 0, bool(batch.is_decode.all())),
         *head_operators(*parallel, rows=1, stage=0),
     ]
 
 
-def layer_operators(model: IterationModel) -> dict[str, Operator]:
-    """Operators of a prompt in a model of one layer, by name, without embedding and head."""
+def layer_operators(model: IterationModel, batch: str) -> dict[str, Operator]:
+    """Operators of one of ``BATCHES`` in a model of one layer, by name, without embedding and head."""
     whole = {each.name for each in head_operators(model.model, model.partition, model.precision, rows=1, stage=0)}
-    return {each.name: each for each in stage_operators(model, TOKENS) if each.name not in {"embedding", *whole}}
+    return {
+        each.name: each for each in stage_operators(model, BATCHES[batch][1]) if each.name not in {"embedding", *whole}
+    }
 
 
 def layer_model(name: str, kind: str) -> IterationModel:
@@ -269,9 +378,9 @@ def layer_model(name: str, kind: str) -> IterationModel:
     return iteration_model(name, slice(PLACES[kind], PLACES[kind] + 1))
 
 
-def kernels_of(name: str, kind: str) -> list[tuple[str, float]]:
+def kernels_of(name: str, kind: str, batch: str) -> list[tuple[str, float]]:
     """(class, microseconds) of each kernel of a layer in order."""
-    listed = read_measurement("vllm-eager-layers")["models"][name]["profiles"]["prefill-1024"]["layers"][kind]
+    listed = read_measurement("vllm-eager-layers")["models"][name]["profiles"][batch]["layers"][kind]
     return [(_class_of(kernel), time_us) for kernel, time_us in listed]
 
 
@@ -279,13 +388,13 @@ def _class_of(kernel: str) -> str:
     return next((name for name, pattern in KERNELS.items() if re.search(pattern, kernel)), kernel)
 
 
-def compare_steps(name: str, kind: str) -> Iterator[tuple[Step, Comparison]]:
+def compare_steps(name: str, kind: str, batch: str) -> Iterator[tuple[Step, Comparison]]:
     """Each step of a layer; operators that the head norms' kernel computes save their launch, as in a stage."""
     model = layer_model(name, kind)
-    operators = layer_operators(model)
-    listed = LAYERS[name, kind]
+    operators = layer_operators(model, batch)
+    listed = BATCHES[batch][0][name, kind]
     priced = price_lists([[operators[each] for each in step.operators] for step in listed], model._pricing)
-    measured = iter(kernels_of(name, kind))
+    measured = iter(kernels_of(name, kind, batch))
     for step, cost in zip(listed, priced, strict=True):
         measured_us = sum(next(measured)[1] for _ in step.kernels)
         yield step, Comparison(" ".join(step.operators) or "nothing", measured_us / 1e3, cost.total_ps / 1e9)
@@ -307,7 +416,9 @@ def compare_stages(name: str) -> list[Comparison]:
         of_layers = (time_us for kernel, _, time_us in profile["by_kernel"] if not re.search(STEP_KERNELS, kernel))
         measured_ms = sum(of_layers) / 1e3
         if measured_ms < SETTLING_MS:
-            simulated_ms = price_lists([stage_operators(model, int(tokens))], model._pricing)[0].total_ps / 1e9
+            simulated_ms = (
+                price_lists([stage_operators(model, Batch.prefill([int(tokens)]))], model._pricing)[0].total_ps / 1e9
+            )
         else:
             cost = model.price_device([Batch.prefill([int(tokens)])])
             simulated_ms = (cost.compute_ps - cost.host_ps) / 1e9
@@ -316,9 +427,9 @@ def compare_stages(name: str) -> list[Comparison]:
 
 
 def main() -> None:
-    for name, kind in LAYERS:
-        print(f"{name}, {kind}: measured, priced, us")
-        for step, row in compare_steps(name, kind):
+    for batch, name, kind in ((batch, *layer) for batch in BATCHES for layer in LAYERS):
+        print(f"{name}, {kind}, {batch}: measured, priced, us")
+        for step, row in compare_steps(name, kind, batch):
             mark = "eager" if step.is_eager else ""
             print(f"  {row.name:24s} {row.measured_ms * 1e3:8.1f} {row.simulated_ms * 1e3:8.1f} {mark}")
     for name in MODELS:
