@@ -20,7 +20,7 @@ if ! command -v chromium >/dev/null && ! command -v chromium-browser >/dev/null 
 fi
 ns3=()
 if [ "$(uname -sm)" = "Linux x86_64" ]; then
-    ns3=(-C cmake.define.PD_NS3=ON)  # stock ns-3 exists for this platform only; elsewhere its tests skip
+    ns3=(--config-settings cmake.define.PD_NS3=ON)  # stock ns-3 exists for this platform only; elsewhere its tests skip
 fi
 install_project -e '.[test]' "${ns3[@]}"
 if [ -n "${CI:-}" ]; then
