@@ -128,5 +128,5 @@ def test_a_build_without_ns3_says_how_to_get_it() -> None:
     assert ran.returncode == 0
     assert ran.stdout == (
         "backend ns3: not contained in this build; install from the sources with "
-        "`pip install . -C cmake.define.PD_NS3=ON` (Linux x86-64; see third_party/ns-3)\n"
+        "`pip install . --config-settings cmake.define.PD_NS3=ON` (Linux x86-64; see third_party/ns-3)\n"
     )
