@@ -13,7 +13,8 @@ from netsim.errors import BackendUnavailable
 __all__ = ["HOW_TO_GET_IT", "load_extension"]
 
 HOW_TO_GET_IT: Final = (
-    "install from the sources with `pip install . --config-settings cmake.define.PD_NS3=ON` (Linux x86-64; see third_party/ns-3)"
+    "install from the sources with `pip install . --config-settings cmake.define.PD_NS3=ON` (Linux x86-64; see "
+    "third_party/ns-3)"
 )
 
 
