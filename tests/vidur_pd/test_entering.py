@@ -12,6 +12,7 @@ import yaml
 from tests.forked_commands import run_forked
 from vidur_pd.config.file import load_config
 from vidur_pd.config.json_schema import json_schema
+from vidur_pd.config.workload import TraceWorkload
 
 EXAMPLES = sorted((Path(__file__).parents[2] / "examples").glob("*.yaml"))
 
@@ -121,3 +122,15 @@ def test_the_command_prints_the_schema(schema: dict[str, Any], tmp_path: Path) -
     assert json.loads(printed.stdout) == json.loads(json.dumps(schema))
     assert run_forked("vidur_pd", "schema", "-o", str(tmp_path / "s.json")).returncode == 0
     assert json.loads((tmp_path / "s.json").read_text())["title"] == "vidur-pd configuration"
+
+
+def test_a_trace_keeps_its_arrivals_unless_a_rate_is_stated(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text("arrived_at_s,prefill_tokens,decode_tokens\n0,10,2\n9,10,2\n")
+    for options, expected in (([], None), (["--rate", "3"], 3.0)):
+        folder = tmp_path / str(len(options))
+        folder.mkdir()
+        done = init(folder, "--model", "qwen3-8b", "--gpu", "h200", "--trace", str(tmp_path / "t.csv"), *options)
+        assert done.returncode == 0, done.stderr
+        workload = load_config(folder / "c.yaml").workload
+        assert isinstance(workload, TraceWorkload)
+        assert (None if workload.rate is None else float(workload.rate)) == expected

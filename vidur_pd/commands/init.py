@@ -38,7 +38,10 @@ SYNTHETIC: Final = """  kind: synthetic
     decode: {{median: 200, p90: 600, max: 2000}}"""
 TRACE: Final = """  kind: trace
   path: {path}           # Vidur, Azure, Mooncake, BurstGPT, Qwen-Bailian or own format, recognised by its columns
-  rate: {rate:g}/s              # arrivals rescaled to this mean; without it as in the trace"""
+  # columns: {{arrived_at_s: …, prefill_tokens: …, decode_tokens: …}}   where a CSV file has names of its own for them
+  {rate}/s              # arrivals rescaled to this mean; without it as in the trace"""
+DRAWN_PER_S: Final = 4.0
+"""Requests that are drawn, where none are stated. Our choice: one GPU serves them with a model of 8B."""
 
 
 def init(
@@ -52,7 +55,9 @@ def init(
     tp: Annotated[int | None, typer.Option(min=1, help="GPUs of an instance; by default the fewest that fit.")] = None,
     framework: Annotated[str, typer.Option(help="vllm, sglang or trtllm.")] = "vllm",
     trace: Annotated[Path | None, typer.Option(help="Trace of requests; by default they are drawn.")] = None,
-    rate: Annotated[float, typer.Option(min=1e-6, help="Requests per second.")] = 4.0,
+    rate: Annotated[
+        float | None, typer.Option(min=1e-6, help="Requests per second; by default those of the trace, or 4.")
+    ] = None,
     ttft: Annotated[float, typer.Option(min=1e-6, help="Limit of TTFT p90, seconds.")] = 2.0,
     tpot: Annotated[float, typer.Option(min=1e-6, help="Limit of TPOT p90, seconds.")] = 0.05,
 ) -> None:
@@ -110,10 +115,11 @@ def _fewest(model: str, gpu: str) -> int:
     raise AssertionError("some size is the last one")
 
 
-def _workload(trace: Path | None, rate: float) -> str:
+def _workload(trace: Path | None, rate: float | None) -> str:
     if trace is None:
+        rate = DRAWN_PER_S if rate is None else rate
         return SYNTHETIC.format(requests=max(200, round(60 * rate)), rate=rate)
-    return TRACE.format(path=trace.resolve(), rate=rate)
+    return TRACE.format(path=trace.resolve(), rate="# rate: 10" if rate is None else f"rate: {rate:g}")
 
 
 def _text(
