@@ -194,11 +194,10 @@ def detect_format(path: object, first_line: str) -> TraceFormat:
         layout = LAYOUTS[name]
         if {field for field in (layout.arrival, layout.prefill, layout.decode) if field} <= found:
             return name
-    ours, *known = (
+    known = "; ".join(
         f"{name}: {', '.join(field for field in (layout.arrival, layout.prefill, layout.decode) if field)}"
         for name, layout in LAYOUTS.items()
     )
-    formats = "; ".join([ours, "or names of one's own for these in workload.columns", *known])
     raise InputError(
-        f"{path}: line 1: found {quoted(line)}, expected the columns or keys of a known format ({formats})"
+        f"{path}: line 1: found {quoted(line)}, expected the columns or keys of a known format ({known}), or workload.columns"
     )
