@@ -199,5 +199,6 @@ def detect_format(path: object, first_line: str) -> TraceFormat:
         for name, layout in LAYOUTS.items()
     )
     raise InputError(
-        f"{path}: line 1: found {quoted(line)}, expected the columns or keys of a known format ({known}), or workload.columns"
+        f"{path}: line 1: found {quoted(line)}, expected the columns or keys of a known format ({known}), "
+        "or workload.columns"
     )
