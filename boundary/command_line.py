@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import logging
 import os
@@ -11,6 +12,7 @@ from typing import NoReturn
 
 import typer
 
+from boundary.blas_threads import one_blas_thread_from_now_on
 from boundary.cycles import few_searches_for_cycles
 from boundary.interruption import Interrupted, interruptible
 from boundary.quoting import one_line
@@ -25,8 +27,7 @@ def run_command_line(app: typer.Typer, program: str) -> NoReturn:
     faults of ours and pass through.
     """
     logging.basicConfig(format=f"{program}: %(message)s", level=logging.WARNING)
-    # Matrices here are small: the other threads of numpy's BLAS would do nothing but spin while they wait for work.
-    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    one_blas_thread_from_now_on()
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]  # whatever the locale can write
     try:
@@ -41,6 +42,7 @@ def run_command_line(app: typer.Typer, program: str) -> NoReturn:
     except Exception as error:
         message, code = _reported(error)
         _fail(program, message, code)
+    gc.freeze()  # the interpreter's last search for cycles would go through all that the command has made
     sys.exit(result if isinstance(result, int) else 0)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
@@ -272,7 +271,6 @@ def _warn_of_losses(summaries: dict[str, Summary]) -> None:
 
 def main() -> None:
     """Console script: exit code 0, 1 for a failure, 2 for bad input."""
-    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # threads slow the small matrices of a run down by a fifth
     run_command_line(app, "vidur-pd")
 
 

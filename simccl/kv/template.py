@@ -80,6 +80,17 @@ class KvTemplate:
             sizes = sizes + token_bytes * (tokens if most is None else min(tokens, most))
         return sizes
 
+    def total_bytes(self, tokens: int) -> int:
+        """Bytes of all flows for so many tokens, and of the state."""
+        kv_bytes = sum(each * (tokens if most is None else min(tokens, most)) for most, each in self._total_by_limit)
+        return self._total_state_bytes + kv_bytes
+
+    @cached_property
+    def largest_token_bytes(self) -> int:
+        """Bytes per token of the largest layer of any flow; 0 where only state travels."""
+        pieces = zip(self.layer_bytes, self.is_state.tolist(), strict=True)
+        return max((int(sizes.max()) for sizes, is_state in pieces if not is_state), default=0)
+
     def posting_ps(self, tokens: int, descriptors: Descriptors) -> NDArray[np.int64]:
         """[flows] to post the descriptors of so many tokens, and of the state."""
         per_token_bytes, most_tokens, first = self._layers_of_flows
@@ -107,6 +118,20 @@ class KvTemplate:
             for most, layer_bytes in zip(self.most_tokens[flow], self.layer_bytes[flow].tolist(), strict=True):
                 found.setdefault(most, np.zeros(len(self.pair), dtype=np.int64))[flow] += layer_bytes
         return found
+
+    @cached_property
+    def _total_by_limit(self) -> list[tuple[int | None, int]]:
+        """For each limit: bytes per token of all flows."""
+        return [(most, int(token_bytes.sum())) for most, token_bytes in self._bytes_by_limit.items()]
+
+    @cached_property
+    def _total_state_bytes(self) -> int:
+        return int(self.state_bytes.sum())
+
+    @cached_property
+    def carries_tokens(self) -> bool:
+        """Whether any flow carries KV."""
+        return bool(self.token_bytes.any())
 
     @cached_property
     def skeleton(self) -> FlowGraph:
@@ -203,11 +228,11 @@ class KvFlows:
             rail=np.zeros(len(self.src), dtype=np.int64),
             striping=None,
             setup_ps=template.setup_ps,
-            local_bytes=0 if self.local is None else int(self.local.size_bytes(tokens).sum()),
+            local_bytes=0 if self.local is None else self.local.total_bytes(tokens),
         )
 
     def _size_bytes(self, tokens: int) -> NDArray[np.int64]:
-        if tokens < 1 and (tokens < 0 or self.template.token_bytes.any()):
+        if tokens < 1 and (tokens < 0 or self.template.carries_tokens):
             raise InputError(f"tokens: found {tokens}, expected at least 1 where KV travels")
         return self.template.size_bytes(tokens)
 

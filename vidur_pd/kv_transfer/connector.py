@@ -34,8 +34,8 @@ class Posted(NamedTuple):
     """KV that is ready for the network, and what it took."""
 
     graph: FlowGraph
-    begins_ps: int
-    """From now to the set-up of its first flow."""
+    first_ready_ps: int
+    """From now to the set-up of its first flow; 0 without flows."""
     handshake_ps: int
     """Wait for the first contact of the instances."""
     posting_ps: int
@@ -79,7 +79,10 @@ class Connector:
             waits_ps = self._occupy(poster, agents_ps, now_ps)
         begins_ps = self._setup_ps + waits_ps
         graph = self._graph(flows, tokens, self._ready_ps(layers, now_ps, begins_ps), posting_ps)
-        return Posted(graph, begins_ps, handshake_ps, agents_ps)
+        first_ready_ps = 0
+        if len(graph):
+            first_ready_ps = begins_ps if layers is None else int(graph.ready_ps.min())
+        return Posted(graph, first_ready_ps, handshake_ps, agents_ps)
 
     def forget(self, instance: Instance) -> None:
         """An instance has failed: nobody knows it any more."""
@@ -130,8 +133,7 @@ class Connector:
 
     def _descriptors_of(self, template: simccl.KvTemplate) -> simccl.Descriptors | None:
         """Those of the largest layer's pieces; ``None``: they take no time."""
-        pieces = zip(template.layer_bytes, template.is_state.tolist(), strict=True)
-        token_bytes = max((int(sizes.max()) for sizes, is_state in pieces if not is_state), default=0)
+        token_bytes = template.largest_token_bytes
         if token_bytes not in self._descriptors:
             config, regions = self._config, self._memory.regions
             tokens = config.descriptor_tokens or self._memory.block_tokens

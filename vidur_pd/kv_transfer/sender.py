@@ -116,9 +116,8 @@ class KvSender:
         posted = self._connector.post(source, destination, flows, tokens, layers, now_ps)
         graph = posted.graph
         handle = self._network.submit(graph, now_ps)
-        first_ready_ps = int(graph.ready_ps.min()) if len(graph) else 0
-        first_byte_ps = now_ps + first_ready_ps + self._setup_ps
-        size_bytes = int(flows.template.size_bytes(tokens).sum())  # stripes pass other GPUs, and are several flows
+        first_byte_ps = now_ps + posted.first_ready_ps + self._setup_ps
+        size_bytes = flows.template.total_bytes(tokens)  # stripes pass other GPUs, and are several flows
         links = None if self._loads is None else self._loads.enter(graph)
         self._in_transit[handle] = InTransit(graph, size_bytes, links)
         return Sent(handle, size_bytes, first_byte_ps, posted.handshake_ps, posted.posting_ps)

@@ -12,6 +12,7 @@ from concurrent.futures.process import BrokenProcessPool
 from multiprocessing.connection import wait as wait_for_sentinel
 from typing import Any, Protocol
 
+from boundary.blas_threads import one_blas_thread_from_now_on
 from boundary.errors import Failure
 from vidur_pd.search.evaluation.evaluation import Evaluator, Task
 from vidur_pd.search.evaluation.outcome import Outcome
@@ -111,7 +112,7 @@ def processes_at_most() -> int:
 
 def _begin(space: Space) -> None:
     global _evaluator  # of a worker process, which has one space
-    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    one_blas_thread_from_now_on()
     parent = multiprocessing.parent_process()
     assert parent is not None
 

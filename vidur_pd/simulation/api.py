@@ -8,6 +8,7 @@ from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
+from boundary.blas_threads import one_blas_thread
 from boundary.cycles import few_searches_for_cycles
 from boundary.errors import InputError
 from vidur_pd.config import SimulationConfig
@@ -47,7 +48,7 @@ def simulate(
 
 def prepare(config: Configuration, workload: Workload | None = None, *, settings: Sequence[str] = ()) -> Simulation:
     """A simulation up to simulated time; see `simulate`. Close it before the next, where the backend is ns3."""
-    with few_searches_for_cycles():
+    with few_searches_for_cycles(), one_blas_thread():
         return _prepared(config, workload, settings)
 
 

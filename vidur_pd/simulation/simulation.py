@@ -6,6 +6,7 @@ import resource
 import time
 from datetime import UTC, datetime
 
+from boundary.blas_threads import one_blas_thread
 from boundary.cycles import few_searches_for_cycles
 from netsim import LogsLinks
 from netsim.units import PS_PER_S
@@ -129,7 +130,7 @@ class Simulation:
             self._planner.begin()
         self._lifecycle.schedule_arrivals()
         try:
-            with few_searches_for_cycles(freezes=True):
+            with few_searches_for_cycles(freezes=True), one_blas_thread():
                 self._driver.run(records, len(self._source.workload), progress)
         finally:
             self._loop.advance_with(None)  # its owner may close the network now
