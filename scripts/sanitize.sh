@@ -16,7 +16,7 @@ ns3=OFF
 if [ "$(uname -sm)" = "Linux x86_64" ]; then
     ns3=ON
 fi
-cmake -S . -B "$built" -G Ninja -DPD_SANITIZE=ON -DPD_NS3=$ns3 -DPython_EXECUTABLE="$PWD/.venv/bin/python" \
+cmake -S . -B "$built" -G Ninja -DPD_SANITIZE=ON -DPD_WERROR=ON -DPD_NS3=$ns3 -DPython_EXECUTABLE="$PWD/.venv/bin/python" \
     -Dpybind11_DIR="$(.venv/bin/python -m pybind11 --cmakedir)"
 cmake --build "$built"
 rm -rf "$tree" "$built/.venv" "$built/results" "$built"/report.*

@@ -18,18 +18,18 @@ fi
 if ! command -v chromium >/dev/null && ! command -v chromium-browser >/dev/null && ! command -v google-chrome >/dev/null; then
     (install_system_packages chromium) || true
 fi
-ns3=()
+ns3=OFF
 if [ "$(uname -sm)" = "Linux x86_64" ]; then
-    ns3=(--config-settings cmake.define.PD_NS3=ON)  # stock ns-3 exists for this platform only; elsewhere its tests skip
+    ns3=ON  # stock ns-3 exists for this platform only; elsewhere its tests skip
 fi
-install_project -e '.[test]' "${ns3[@]}"
+install_project -e '.[test]' --config-settings cmake.define.PD_NS3=$ns3 --config-settings cmake.define.PD_WERROR=ON
 if [ -n "${CI:-}" ]; then
     # The profiler's harness runs on CPUs too, and searches on a cluster of Ray; elsewhere their tests skip without them.
     install_project torch==2.13.0 'ray>=2.9'
 fi
 export PATH="$PWD/.venv/bin:$PATH"
 
-if [ "${#ns3[@]}" -gt 0 ]; then
+if [ "$ns3" = ON ]; then
     python -c 'import netsim.ns3; netsim.ns3.load_extension()'  # a build that does not load must not look like a skip
 fi
 ruff check .
