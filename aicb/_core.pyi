@@ -311,6 +311,49 @@ class OverlapSegment:
 def overlapped_ps(not_overlapped_ps: float, segments: Sequence[OverlapSegment], slowdown: float) -> float:
     """The longer of compute and communication in every segment, and what no communication overlaps."""
 
+PiecePs = tuple[float, float]
+"""(compute, communication on an idle fabric) [ps]"""
+
+class PingPong:
+    """Micro-batches that take turns on attention workers and FFN workers (aicb/iteration/ping_pong.py)."""
+
+    def __init__(
+        self,
+        *,
+        kind_of_layer: Sequence[int],
+        pieces: Sequence[Sequence[tuple[PiecePs, PiecePs, PiecePs, PiecePs]]],
+        first: Sequence[PiecePs],
+        last: PiecePs,
+    ) -> None: ...
+    def time(self) -> PingPongTime:
+        """Length of the schedule as a function of the slowdown of communication."""
+
+    def timeline(self, slowdown: float = 1.0) -> NDArray[np.float64]:
+        """[layers, micro-batches, 4, 2] begin and end of attention, send, FFN and return."""
+
+class PingPongTime:
+    """Length of a schedule: convex and piecewise linear in the slowdown of communication."""
+
+    @property
+    def not_overlapped_ps(self) -> float: ...
+    @property
+    def overlapped(self) -> list[tuple[float, float, float]]:
+        """(compute, communication, share) of each segment, as those of two-batch overlap."""
+
+    @property
+    def attention_ps(self) -> float:
+        """On the longest path where communication takes no time: compute of attention workers before the last piece."""
+
+    @property
+    def ffn_ps(self) -> float:
+        """On the same path: compute of FFN workers."""
+
+    @property
+    def last_ps(self) -> float:
+        """Compute of the last piece."""
+
+    def lasting_ps(self, slowdown: float = 1.0) -> float: ...
+
 class HostTimes:
     """Host times of one stage, and what launches cost the device (aicb/core/stage_pricing.hpp)."""
 

@@ -14,6 +14,7 @@ from simccl.engines.expert_choice import ExpertChoice, RankPopularity
 from simccl.engines.expert_mode import Phase
 from simccl.engines.expert_plan import expert_combine, expert_dispatch
 from simccl.engines.expert_routing import ExpertRouting
+from simccl.engines.worker_exchange import WorkerExchange, worker_exchange_plan
 from simccl.kv.handoff import Descriptors, KvHandoff, Striping, posting_rates_bps, striped
 from simccl.kv.layout import KvLayout, LayerCache
 from simccl.kv.template import KvFlows, KvTemplate, kv_handoff_plan, kv_template
@@ -56,6 +57,7 @@ __all__ = [
     "TimeTable",
     "UnsupportedTopology",
     "VerifiedPlan",
+    "WorkerExchange",
     "all_to_all_v",
     "check_measured",
     "choose",
@@ -74,4 +76,5 @@ __all__ = [
     "striped",
     "time_table",
     "verify_plan",
+    "worker_exchange_plan",
 ]

@@ -499,14 +499,24 @@ class Stage:
         overlapped: Sequence[tuple[float, float, float]] = ...,
         prepare_ps: int = 0,
         launch_ps: int = 0,
+        attention_ps: int = 0,
+        ffn_ps: int = 0,
+        pauses_ps: Sequence[int] = ...,
     ) -> None:
         """``communication_ps``: all collectives one after another; ``load``: number of what it leaves on links;
         ``prepare_ps``, ``launch_ps``: what the host does for it, of which the loop adds what it exposes;
         ``estimated_ps``: part of compute that rests on estimates; ``not_overlapped_ps``, ``overlapped``: see
-        ``aicb.TwoBatchOverlap``, less ``compute_ps``."""
+        ``aicb.TwoBatchOverlap``, less ``compute_ps``; ``attention_ps``, ``ffn_ps``: what attention workers and FFN
+        workers compute, where they are apart, ``pauses_ps`` piece by piece (`vidur_pd.execution.iteration.workers`)."""
 
     @property
     def compute_ps(self) -> int: ...
+    @property
+    def host_ps(self) -> int:
+        """With what the loop has added."""
+
+    @property
+    def pauses_ps(self) -> NDArray[np.int64]: ...
     @property
     def communication_ps(self) -> int: ...
     @property
@@ -758,6 +768,14 @@ class IterationLog:
     @property
     def busy_ps(self) -> NDArray[np.int64]:
         """[instances]"""
+
+    @property
+    def attention_ps(self) -> NDArray[np.int64]:
+        """[instances] what attention workers have computed where FFN workers are apart."""
+
+    @property
+    def ffn_ps(self) -> NDArray[np.int64]:
+        """[instances] what FFN workers have computed."""
 
     @property
     def busy_at_arrival_ps(self) -> NDArray[np.int64]:

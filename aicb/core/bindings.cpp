@@ -3,8 +3,11 @@
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
+#include <aicb/ping_pong.hpp>
 #include <aicb/two_batch.hpp>
 #include <algorithm>
+#include <array>
+#include <utility>
 
 #include "stage_pricing.hpp"
 
@@ -284,6 +287,60 @@ void bind_parts(py::module_& module) {
             py::arg("number"));
 }
 
+using PiecePs = std::array<double, 2>;
+
+Piece piece(const PiecePs& parts) { return {parts[0], parts[1]}; }
+
+void bind_ping_pong(py::module_& module) {
+    py::class_<PingPong>(module, "PingPong")
+        .def(py::init([](std::vector<std::size_t> kind_of_layer,
+                         const std::vector<std::vector<std::array<PiecePs, 4>>>& pieces,
+                         const std::vector<PiecePs>& first, const PiecePs& last) {
+                 PingPong made{std::move(kind_of_layer), {}, {}, piece(last)};
+                 for (const auto& of_kind : pieces) {
+                     auto& own = made.pieces.emplace_back();
+                     for (const auto& [attention, send, ffn, back] : of_kind)
+                         own.push_back({piece(attention), piece(send), piece(ffn), piece(back)});
+                 }
+                 for (const PiecePs& each : first) made.first.push_back(piece(each));
+                 return made;
+             }),
+             py::kw_only(), py::arg("kind_of_layer"), py::arg("pieces"), py::arg("first"), py::arg("last"))
+        .def("time", &ping_pong_time)
+        .def(
+            "timeline",
+            [](const PingPong& schedule, double slowdown) {
+                const std::vector<Span> spans = timeline(schedule, slowdown);
+                py::array_t<double> found(
+                    {schedule.kind_of_layer.size(), schedule.micro_batches(), std::size_t{4}, std::size_t{2}});
+                double* values = found.mutable_data();
+                for (const Span& span : spans) {
+                    *values++ = span.begin_ps;
+                    *values++ = span.end_ps;
+                }
+                return found;
+            },
+            py::arg("slowdown") = 1.0);
+    py::class_<PingPongTime>(module, "PingPongTime")
+        .def_readonly("not_overlapped_ps", &PingPongTime::not_overlapped_ps)
+        .def_property_readonly("overlapped",
+                               [](const PingPongTime& time) {
+                                   std::vector<std::array<double, 3>> segments;
+                                   for (const OverlapSegment& each : time.segments)
+                                       segments.push_back({each.compute_ps, each.communication_ps, each.share});
+                                   return segments;
+                               })
+        .def_readonly("attention_ps", &PingPongTime::attention_ps)
+        .def_readonly("ffn_ps", &PingPongTime::ffn_ps)
+        .def_readonly("last_ps", &PingPongTime::last_ps)
+        .def(
+            "lasting_ps",
+            [](const PingPongTime& time, double slowdown) {
+                return overlapped_ps(time.not_overlapped_ps, time.segments, slowdown);
+            },
+            py::arg("slowdown") = 1.0);
+}
+
 void bind_rules(py::module_& module) {
     py::class_<PromptKernels>(module, "PromptKernels")
         .def(py::init<bool, bool>(), py::kw_only(), py::arg("expand_latents"), py::arg("are_recurrent"));
@@ -410,6 +467,7 @@ PYBIND11_MODULE(_core, module) {
     bind_kriging(module);
     bind_prefills(module);
     bind_parts(module);
+    bind_ping_pong(module);
     bind_rules(module);
     bind_pricing(module);
 }

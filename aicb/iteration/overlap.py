@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 
@@ -94,6 +95,27 @@ def halve(batch: Batch) -> tuple[Batch, Batch]:
     cut = int(np.searchsorted(ends, total // 2, side="right"))
     before = int(ends[cut - 1]) if cut else 0
     return _split(batch, cut, total // 2 - before)
+
+
+def cut_batch(batch: Batch, parts: int) -> list[Batch]:
+    """Micro-batches in order, without logits: decodes by requests, batches with prefills by tokens, which cuts prompts.
+
+    The first ones have one more where they cannot be equal; the last ones are empty where there are too few.
+    """
+    if bool(batch.is_decode.all()):
+        count = len(batch.new_tokens)
+        cuts = pairwise(-(-place * count // parts) for place in range(parts + 1))
+        return [Batch(batch.new_tokens[low:high], batch.kv_tokens[low:high], 0) for low, high in cuts]
+    ends = np.cumsum(batch.new_tokens)
+    begins, past = ends - batch.new_tokens, batch.kv_tokens - batch.new_tokens
+    borders = [-(-place * int(ends[-1]) // parts) for place in range(parts + 1)]
+    made = []
+    for low, high in pairwise(borders):
+        first, last = np.maximum(begins, low), np.minimum(ends, high)
+        has_any = last > first
+        new = (last - first)[has_any]
+        made.append(Batch(new, past[has_any] + (last - begins)[has_any], 0))
+    return made
 
 
 def _split(batch: Batch, request: int, tokens: int) -> tuple[Batch, Batch]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Literal
 
 from aicb.kernels.batched_gemm import BatchedGemm
 from aicb.kernels.elementwise import Elementwise
@@ -13,7 +12,7 @@ from aicb.kernels.grouped_gemm import GroupedGemm
 from aicb.kernels.kernel import Kernel, KernelCost
 from aicb.model.partition import Partition
 from aicb.model.precision import ELEMENT_BYTES, GemmDtype, Precision, activation_bytes_per_row
-from aicb.operators.operator import CollectiveName, Communication, Operator, Phase, TokenExchange
+from aicb.operators.operator import CollectiveName, Communication, CommunicationGroup, Operator, Phase, TokenExchange
 
 ACTIVATION_BYTES = ELEMENT_BYTES["bf16"]
 """Bytes of an activation element between kernels: bf16."""
@@ -125,7 +124,7 @@ def communicate(
     name: str,
     op: CollectiveName,
     size_bytes: float,
-    group: Literal["tp", "ep", "pp"],
+    group: CommunicationGroup,
     count: int = 1,
     exchange: TokenExchange | None = None,
     behind: tuple[float, ...] = (),

@@ -38,9 +38,9 @@ def moe_token_operators(moe: MoeFfn, shape: RankShape, tokens: int) -> list[Oper
     """
     is_expert_data = shape.partition.moe_layout is MoeLayout.EXPERT_DATA
     own_tokens = tokens_to_route(shape.partition, tokens)
-    listed = _router(moe, shape, own_tokens)
+    listed = router_operators(moe, shape, own_tokens)
     if moe.shared_intermediate:
-        listed += _shared_expert(moe, shape, own_tokens, tp=1 if is_expert_data else shape.tp)
+        listed += shared_expert_operators(moe, shape, own_tokens, tp=1 if is_expert_data else shape.tp)
     if not is_expert_data:
         return listed + tp_all_reduce("moe_all_reduce", tokens, shape)
     if shape.tp > 1:
@@ -54,7 +54,8 @@ def tokens_to_route(partition: Partition, tokens: int) -> int:
     return ceil_div(tokens, partition.tp) if partition.moe_layout is MoeLayout.EXPERT_DATA else tokens
 
 
-def _router(moe: MoeFfn, shape: RankShape, tokens: int) -> list[Operator]:
+def router_operators(moe: MoeFfn, shape: RankShape, tokens: int) -> list[Operator]:
+    """Scores of all experts, and the choice of those of each token."""
     logit_bytes = ELEMENT_BYTES["fp32"]
     route = gemm(
         "router",
@@ -77,7 +78,8 @@ def _router(moe: MoeFfn, shape: RankShape, tokens: int) -> list[Operator]:
     return [route, choose]
 
 
-def _shared_expert(moe: MoeFfn, shape: RankShape, tokens: int, *, tp: int) -> list[Operator]:
+def shared_expert_operators(moe: MoeFfn, shape: RankShape, tokens: int, *, tp: int) -> list[Operator]:
+    """The network that every token passes in addition to its experts, divided by ``tp``; its output is added."""
     listed = _swiglu("shared", moe.shared_intermediate, tp, shape, tokens)
     size, count = (tokens, shape.hidden), shape.count
     if moe.has_shared_gate:

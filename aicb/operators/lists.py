@@ -58,7 +58,30 @@ def token_operators(
     """
     if tokens == 0:
         return []
-    attentions, ffns, layers = _stage_parts(model, partition, stage)
+    listed = not_ffn_token_operators(model, partition, precision, tokens=tokens, stage=stage, rope_kernel=rope_kernel)
+    for network, count in ffn_counts(model, partition, stage):
+        counted = RankShape(model.hidden, partition, precision, count)
+        match network:
+            case DenseFfn():
+                listed += ffn.dense_operators(network, counted, tokens)
+            case MoeFfn():
+                listed += ffn.moe_token_operators(network, counted, tokens)
+    if stage < partition.pp - 1:
+        listed.append(communicate("stage_send", "send_recv", tokens * model.hidden * ACTIVATION_BYTES, "pp"))
+    return listed
+
+
+def not_ffn_token_operators(
+    model: Model,
+    partition: Partition,
+    precision: Precision,
+    *,
+    tokens: int,
+    stage: int = 0,
+    rope_kernel: mla.RopeKernel = "in_place",
+) -> list[Operator]:
+    """Those of `token_operators` that belong to no feed-forward network, without what is sent to the next stage."""
+    attentions, _, layers = _stage_parts(model, partition, stage)
     shape = RankShape(model.hidden, partition, precision, layers)
     listed = head.embedding_operators(model, _counted(shape, 1), tokens) if stage == 0 else []
     listed += _norms(shape, tokens)
@@ -73,16 +96,12 @@ def token_operators(
             case GatedDeltaNet():
                 listed += gated_delta.token_operators(attention, counted, tokens)
     listed += _joined(grouped)
-    for network, count in ffns:
-        counted = _counted(shape, count)
-        match network:
-            case DenseFfn():
-                listed += ffn.dense_operators(network, counted, tokens)
-            case MoeFfn():
-                listed += ffn.moe_token_operators(network, counted, tokens)
-    if stage < partition.pp - 1:
-        listed.append(communicate("stage_send", "send_recv", tokens * model.hidden * ACTIVATION_BYTES, "pp"))
     return listed
+
+
+def ffn_counts(model: Model, partition: Partition, stage: int = 0) -> tuple[tuple[Ffn, int], ...]:
+    """Distinct feed-forward networks of a stage, and how many layers have each."""
+    return _stage_parts(model, partition, stage)[1]
 
 
 def attention_operators(

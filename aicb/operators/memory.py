@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 
@@ -49,14 +51,16 @@ class InstanceMemory:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Limits:
+class MemoryLimits:
+    """What an engine sets that memory depends on."""
+
     gpu_memory_utilization: float
     max_batched_tokens: int
     max_seqs: int
     block_tokens: int
     cuda_graphs: bool
-    drafter: Drafter | None
-    dispatch: ExpertDispatch
+    drafter: Drafter | None = None
+    dispatch: ExpertDispatch = DEEPEP
 
     def __post_init__(self) -> None:
         if not 0.0 < self.gpu_memory_utilization <= 1.0:
@@ -66,6 +70,14 @@ class _Limits:
         for name in ("max_batched_tokens", "max_seqs", "block_tokens"):
             if getattr(self, name) < 1:
                 raise InputError(f"{name}: found {getattr(self, name)}, expected at least 1")
+
+    def usable_bytes(self, gpu: Gpu) -> int:
+        """Memory that the engine takes."""
+        return int(self.gpu_memory_utilization * gpu.hbm_bytes)
+
+    def where(self, gpu: Gpu) -> str:
+        """GPU and utilisation, for messages."""
+        return f"{gpu.name} at gpu_memory_utilization {self.gpu_memory_utilization}"
 
 
 def instance_memory(
@@ -93,7 +105,7 @@ def instance_memory(
     Raises:
         InputError: weights, or weights and all else, do not fit; the model cannot be divided this way.
     """
-    limits = _Limits(
+    limits = MemoryLimits(
         gpu_memory_utilization=gpu_memory_utilization,
         max_batched_tokens=max_batched_tokens,
         max_seqs=max_seqs,
@@ -102,10 +114,21 @@ def instance_memory(
         drafter=drafter,
         dispatch=dispatch,
     )
+    return planned_memory(model, partition, precision, gpu, limits)
+
+
+def planned_memory(
+    model: Model, partition: Partition, precision: Precision, gpu: Gpu, limits: MemoryLimits
+) -> InstanceMemory:
+    """`instance_memory` within limits as one value."""
     gpu.check(precision)
     model.check(precision)
     plans = [_stage_memory(model, partition, precision, gpu, limits, stage) for stage in range(partition.pp)]
     return min((plan for plan in plans if plan.kv_bytes_per_token_per_rank), key=lambda plan: plan.num_kv_blocks)
+
+
+MIXED: Final = Batch(np.array([2, 1]), np.array([2, 2]), logit_rows=2)
+"""A batch that needs all weights."""
 
 
 def resident_weight_bytes(model: Model, partition: Partition, precision: Precision, stage: int = 0) -> int:
@@ -113,8 +136,12 @@ def resident_weight_bytes(model: Model, partition: Partition, precision: Precisi
 
     MLA counts kv_b for prefills and the bf16 copies of W_UK and W_UV that decodes absorb, as vLLM keeps both.
     """
-    mixed = Batch(np.array([2, 1]), np.array([2, 2]), logit_rows=2)
-    by_name = {op.name: op for op in iteration_operators(model, partition, precision, mixed, stage=stage)}
+    return weights_read_by(iteration_operators(model, partition, precision, MIXED, stage=stage))
+
+
+def weights_read_by(listed: Iterable[Operator]) -> int:
+    """Bytes of the weights of operators, once for those of one name, which share them."""
+    by_name = {op.name: op for op in listed}
     return sum(op.count * weight_bytes(op) for op in by_name.values())
 
 
@@ -153,7 +180,7 @@ def _gb(size_bytes: int) -> str:
 
 
 def _stage_memory(
-    model: Model, partition: Partition, precision: Precision, gpu: Gpu, limits: _Limits, stage: int
+    model: Model, partition: Partition, precision: Precision, gpu: Gpu, limits: MemoryLimits, stage: int
 ) -> InstanceMemory:
     weights = resident_weight_bytes(model, partition, precision, stage)
     per_token = kv_bytes_per_token_per_rank(model, partition, precision, stage)
@@ -161,56 +188,110 @@ def _stage_memory(
     if drafter is not None:
         weights += draft_weight_bytes(drafter, partition)
         per_token += kv_bytes_per_token_per_rank(drafter.model, drafter.partition, drafter.precision)
-    usable = int(limits.gpu_memory_utilization * gpu.hbm_bytes)
-    where = f"{gpu.name} at gpu_memory_utilization {limits.gpu_memory_utilization}"
-    if weights > usable:
-        raise InputError(
-            f"model {model.name}: found {weights} bytes of {precision.weights} weights ({_gb(weights)}) per GPU"
-            f" ({partition}), expected at most {usable} bytes available ({_gb(usable)}; {where})"
-        )
+    check_weights(model, precision, gpu, limits, weights, str(partition))
     activations = _activation_bytes(model, partition, precision, limits, stage)
     if drafter is not None and not drafter.is_layer:  # one after the other
         own = _activation_bytes(drafter.model, drafter.partition, drafter.precision, limits, 0)
         activations = max(activations, own)
-    runtime = _runtime_bytes(model, partition, limits)
+    runtime = runtime_bytes(partition.gpus, limits) + _expert_buffer_bytes(model, partition, limits)
     behind = [] if drafter is None else kv_layers(drafter.model, drafter.partition, drafter.precision)
     groups = kv_groups(model, partition, precision, stage, behind)
     state = state_bytes_per_rank(model, partition, precision, stage)
-    needed = weights + activations + runtime + limits.max_seqs * state
+    fixed = FixedBytes(weights, activations, runtime, state)
+    return with_kv(model, gpu, limits, fixed, (per_token, groups), str(partition))
+
+
+@dataclass(frozen=True, slots=True)
+class FixedBytes:
+    """What a GPU holds besides KV."""
+
+    weights: int
+    activations: int
+    runtime: int
+    state_per_request: int
+
+
+def check_weights(
+    model: Model, precision: Precision, gpu: Gpu, limits: MemoryLimits, weights: int, divided: str
+) -> None:
+    """Raises: InputError, where the weights of a GPU do not fit; ``divided`` says how the model is."""
+    usable = limits.usable_bytes(gpu)
+    if weights > usable:
+        raise InputError(
+            f"model {model.name}: found {weights} bytes of {precision.weights} weights ({_gb(weights)}) per GPU"
+            f" ({divided}), expected at most {usable} bytes available ({_gb(usable)}; {limits.where(gpu)})"
+        )
+
+
+def with_kv(
+    model: Model, gpu: Gpu, limits: MemoryLimits, fixed: FixedBytes, kv: tuple[int, KvGroups], divided: str
+) -> InstanceMemory:
+    """The memory of a GPU with as many KV blocks as fit; ``kv``: bytes per token in all layers, and their groups.
+
+    Raises:
+        InputError: not one fits.
+    """
+    (per_token, groups), usable = kv, limits.usable_bytes(gpu)
+    needed = fixed.weights + fixed.activations + fixed.runtime + limits.max_seqs * fixed.state_per_request
     available = usable - needed
     if available < limits.block_tokens * groups.token_bytes:
         raise InputError(
             f"model {model.name}: found {needed} bytes of weights, activations, state and runtime ({_gb(needed)}) "
             f"per GPU"
-            f" ({partition}), expected room for a KV block within {usable} bytes available ({_gb(usable)}; {where})"
+            f" ({divided}), expected room for a KV block within {usable} bytes available ({_gb(usable)}; "
+            f"{limits.where(gpu)})"
         )
     blocks = available // (limits.block_tokens * groups.token_bytes) if per_token else 0
-    return InstanceMemory(weights, per_token, state, activations, runtime, available, blocks, groups)
+    return InstanceMemory(
+        fixed.weights,
+        per_token,
+        fixed.state_per_request,
+        fixed.activations,
+        fixed.runtime,
+        available,
+        blocks,
+        groups,
+    )
 
 
-def _activation_bytes(model: Model, partition: Partition, precision: Precision, limits: _Limits, stage: int) -> int:
+def _activation_bytes(
+    model: Model, partition: Partition, precision: Precision, limits: MemoryLimits, stage: int
+) -> int:
+    listed = iteration_operators(
+        model, partition, precision, largest_prefill(limits), stage=stage, dispatch=limits.dispatch
+    )
+    return activation_bytes(model, precision, limits.max_batched_tokens, listed)
+
+
+def largest_prefill(limits: MemoryLimits) -> Batch:
+    """A prompt of all tokens of an iteration, with logits of as many requests as there may be."""
     tokens = limits.max_batched_tokens
-    rows = min(limits.max_seqs, tokens)
-    batch = Batch(np.array([tokens]), np.array([tokens]), logit_rows=rows)
-    listed = iteration_operators(model, partition, precision, batch, stage=stage, dispatch=limits.dispatch)
+    return Batch(np.array([tokens]), np.array([tokens]), logit_rows=min(limits.max_seqs, tokens))
+
+
+def activation_bytes(model: Model, precision: Precision, tokens: int, listed: Iterable[Operator]) -> int:
+    """Residual stream of the tokens, and the tensors of the largest single operator."""
     residual = tokens * model.hidden * ACTIVATION_BYTES
     kernels = [operator.kernel for operator in listed if isinstance(operator.kernel, Kernel)]
     return residual + max(kernel.tensor_bytes(precision) for kernel in kernels)
 
 
-def _runtime_bytes(model: Model, partition: Partition, limits: _Limits) -> int:
+def runtime_bytes(gpus: int, limits: MemoryLimits) -> int:
+    """Context, graphs and communicators of one of so many GPUs of an instance."""
     graphs = GRAPH_BYTES_PER_SEQUENCE * limits.max_seqs if limits.cuda_graphs else 0
-    communicators = COMMUNICATOR_BYTES if partition.gpus > 1 else 0
-    return CONTEXT_BYTES + graphs + communicators + _expert_buffer_bytes(model, partition, limits)
+    return CONTEXT_BYTES + graphs + (COMMUNICATOR_BYTES if gpus > 1 else 0)
 
 
-def _expert_buffer_bytes(model: Model, partition: Partition, limits: _Limits) -> int:
+def _expert_buffer_bytes(model: Model, partition: Partition, limits: MemoryLimits) -> int:
     """DeepEP's low-latency buffers: two to send and two to receive, of bf16 rows with room for scales, per expert."""
     networks = [kind.ffn for kind in model.kinds if isinstance(kind.ffn, MoeFfn)]
     kinds = (limits.dispatch.prefill, limits.dispatch.decode)
     if partition.moe_layout is not MoeLayout.EXPERT_DATA or not networks or "deepep_low_latency" not in kinds:
         return 0
     slots = max(network.experts for network in networks) + partition.redundant_experts
-    tokens = max(LOW_LATENCY_TOKENS, ceil_div(limits.max_seqs, partition.tp))
-    row_bytes = 2 * model.hidden + 4 * ceil_div(model.hidden, 128)
-    return 4 * slots * tokens * row_bytes
+    return low_latency_buffer_bytes(model, slots, max(LOW_LATENCY_TOKENS, ceil_div(limits.max_seqs, partition.tp)))
+
+
+def low_latency_buffer_bytes(model: Model, slots: int, tokens: int) -> int:
+    """Two buffers to send and two to receive ``tokens`` rows for each of ``slots``."""
+    return 4 * slots * tokens * (2 * model.hidden + 4 * ceil_div(model.hidden, 128))

@@ -165,6 +165,18 @@ def _dispatched_tokens(moe: MoeFfn, shape: RankShape, sent: Sent, load: RankLoad
     return listed
 
 
+def home_operators(shape: RankShape, tokens: int, copies: float) -> list[Operator]:
+    """What a rank whose experts are all elsewhere does with its tokens: quantises them before they leave, and adds up
+    the ``copies`` rows that come back of each."""
+    listed = [quant("moe_quant", tokens, shape.hidden, count=shape.count, phase=Phase.EXPERTS)] if shape.is_fp8 else []
+    return [*listed, _sum_of_copies(tokens, copies, shape.hidden, shape.count)]
+
+
+def sum_of_worker(moe: MoeFfn, shape: RankShape, rows: float, copies: float) -> Operator:
+    """Sum of each token's rows on a rank, of which it gets one of the token's ``copies``, before it leaves."""
+    return _weighted_sum(rows, rows * copies / moe.experts_per_token, shape.hidden, shape.count)
+
+
 def _permuted(rows: float, shape: RankShape) -> Operator:
     """Rows as they have travelled, in the order of experts."""
     per_element = 2 * activation_bytes_per_row(shape.hidden, shape.precision.dense) / shape.hidden

@@ -34,6 +34,10 @@ CollectiveName = Literal[
 ]
 
 
+CommunicationGroup = Literal["tp", "ep", "pp", "workers", "ffn_tp"]
+"""A TP, EP or PP group; attention workers and FFN workers; or FFN workers that divide a network."""
+
+
 @dataclass(frozen=True, slots=True)
 class TokenExchange:
     """Kernels of DeepEP that bring tokens to their experts, or results back, and how tokens choose their experts."""
@@ -55,6 +59,26 @@ class TokenExchange:
 
 
 @dataclass(frozen=True, slots=True)
+class WorkerExchange:
+    """Rows of tokens between attention workers and FFN workers, which are other GPUs, straight from worker to worker.
+
+    The group are the attention workers, then the FFN workers; its messages are those of DeepEP's low-latency kernels.
+    """
+
+    attention_workers: int
+    hidden: int
+    is_fp8: bool
+    """Rows are quantised where they leave attention workers."""
+    copies: tuple[float, ...]
+    """[FFN workers] copies of a row of one attention worker that each gets, or sends back, on average."""
+    by_node: tuple[int, int, int, int] | None = None
+    """Experts, experts per token, groups, and groups per token, where one copy goes to each node, and NVLink takes it
+    to the workers there."""
+    mean_share: float = 1.0
+    """As that of `TokenExchange`."""
+
+
+@dataclass(frozen=True, slots=True)
 class Communication:
     """Collective among the ranks of a group of the instance; priced by the caller of this package.
 
@@ -64,8 +88,8 @@ class Communication:
 
     op: CollectiveName
     size_bytes: int
-    group: Literal["tp", "ep", "pp"]
-    exchange: TokenExchange | None = None
+    group: CommunicationGroup
+    exchange: TokenExchange | WorkerExchange | None = None
     behind: tuple[float, ...] = ()
     """Sizes of more collectives of this kind in the same group of calls, as shares of this one's."""
 

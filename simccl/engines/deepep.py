@@ -14,6 +14,7 @@ and 24 on one node.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -89,6 +90,21 @@ def port_rates(
     slowdown = float(_joined_us(kernel, latency_us, np.array([alone_us]))[0] - latency_us) / alone_us
     nvlink, nic = _gbytes_per_s(kernel, at)
     return PortRates(nvlink * _others(at) * 1e9 / slowdown, nic * 1e9 / slowdown)
+
+
+def limited_port_rates(
+    mode: ExpertMode, phase: Phase, at: CommunicatorShape, busiest_s: Callable[[PortRates], float]
+) -> PortRates:
+    """Rates of ports for messages of given sizes, `busiest_s` of which is the time of the busiest port at given rates.
+
+    As `port_rates`, with the busiest port in place of that of evenly routed tokens. For Hopper GPUs.
+    """
+    kernel, latency_us = mode.kernel(phase, at), launch_us(mode, phase, at)
+    nvlink = min(kernel.nvlink_gbytes_per_s * _others(at), message_port_rates(at).nvlink_bytes_per_s / 1e9)
+    limits = PortRates(nvlink * 1e9, min(kernel.nic_gbytes_per_s, at.nic_gbytes_per_s) * 1e9)
+    alone_us = busiest_s(limits) * 1e6
+    slowdown = float(_joined_us(kernel, latency_us, np.array([alone_us]))[0] - latency_us) / alone_us
+    return PortRates(limits.nvlink_bytes_per_s / slowdown, limits.network_bytes_per_s / slowdown)
 
 
 def _token_us(

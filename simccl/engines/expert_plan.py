@@ -81,13 +81,13 @@ def _plan(
         algorithm=mode.name if len(flows) else Algorithm.NONE,
         protocol=Protocol.SIMPLE,
         channels=1 if len(flows) else 0,
-        base_latency_ps=max(launch_ps - _propagation_ps(flows, communicator), 0) if len(flows) else 0,
+        base_latency_ps=max(launch_ps - propagation_ps(flows, communicator), 0) if len(flows) else 0,
         flows=flows,
         postcondition=postcondition,
     )
 
 
-def _propagation_ps(flows: PlannedFlows, communicator: Communicator) -> int:
+def propagation_ps(flows: PlannedFlows, communicator: Communicator) -> int:
     """Of the longest path: measured launches have it in them, and the network adds it."""
     gpus = communicator.gpu_ids()
     return int(path_latencies_ps(communicator.topology, gpus[flows.src], gpus[flows.dst]).max())

@@ -11,7 +11,7 @@ Ignored: the counts that are exchanged first, queue and buffer limits, and the S
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import ClassVar, NamedTuple
 
 import numpy as np
@@ -81,14 +81,21 @@ class Hierarchical(ExpertMode):
 
 
 def hierarchical_flows(
-    wanted: tuple[Wanted, ...], communicator: Communicator, rates: PortRates, *, is_combine: bool
+    wanted: tuple[Wanted, ...],
+    communicator: Communicator,
+    rates: PortRates,
+    *,
+    is_combine: bool,
+    entries: Sequence[Sequence[int]] | None = None,
 ) -> PlannedFlows:
     """One flow per (rank, node) over the network and one per (rank, node, rank there) over NVLink.
 
+    ``entries`` [nodes]: ranks to which those of other nodes send, by their places in turn; by default all of the node.
+
     Raises:
-        InputError: nodes with unequal numbers of ranks.
+        InputError: nodes with unequal numbers of ranks, where no entries are given.
     """
-    moves = _moves(wanted, communicator)
+    moves = _moves(wanted, communicator, _equal_nodes(communicator) if entries is None else entries)
     src, dst = (moves.dst, moves.src) if is_combine else (moves.src, moves.dst)
     edges = (moves.edges[1], moves.edges[0]) if is_combine else moves.edges
     pieces = _pieces(moves, wanted)
@@ -136,18 +143,20 @@ def _pieces(moves: _Moves, wanted: tuple[Wanted, ...]) -> Pieces:
     return Pieces(np.concatenate(([0], np.cumsum(counts))), first, np.concatenate(end) - first)
 
 
-def _moves(wanted: tuple[Wanted, ...], communicator: Communicator) -> _Moves:
+def _moves(wanted: tuple[Wanted, ...], communicator: Communicator, entries: Sequence[Sequence[int]]) -> _Moves:
     """Of every rank to every node, and from there to the ranks that want something."""
-    nodes, node_of = np.array(_equal_nodes(communicator)), communicator.node_of_rank()
-    place_of = np.empty(communicator.size, dtype=np.int64)
-    place_of[nodes] = np.arange(nodes.shape[1])
+    node_of = communicator.node_of_rank()
+    place_of = {rank: place for members in communicator.ranks_of_node for place, rank in enumerate(members)}
     ends: list[tuple[int, int, int]] = []
     parts: list[NDArray[np.int64]] = []
     edges: list[tuple[int, int]] = []
     for rank in range(communicator.size):
         needs = wanted[rank].by_rank
-        for node, members in enumerate(nodes):
-            entry = rank if node == node_of[rank] else int(members[place_of[rank]])
+        for node, members in enumerate(np.array(ranks) for ranks in communicator.ranks_of_node):
+            ways = [rank] if node == node_of[rank] else entries[node]
+            if not ways:
+                continue
+            entry = ways[place_of[rank] % len(ways)]
             of_node = np.flatnonzero(needs[:, members].any(axis=1))
             first = len(ends)
             crosses = entry != rank and len(of_node) > 0

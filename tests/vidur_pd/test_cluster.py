@@ -12,9 +12,9 @@ from netsim.topologies.build import build as build_topology
 from netsim.topologies.own_rates import with_server_rates
 from netsim.topology import LinkKind
 from tests.integration.small_runs import config, pool
-from vidur_pd.cluster.placement import Cluster
+from vidur_pd.cluster.placement import Cluster, PoolGpus
 from vidur_pd.cluster.placement import build_cluster as build
-from vidur_pd.config import ClusterConfig, PoolConfig
+from vidur_pd.config import ClusterConfig, FfnConfig, PoolConfig
 from vidur_pd.simulation.plan import plan_simulation
 
 
@@ -23,7 +23,11 @@ def cluster(*pools: PoolConfig, nodes: int | None = None) -> ClusterConfig:
 
 
 def build_cluster(config: ClusterConfig) -> Cluster:
-    return build(config, {pool.name: pool.hardware or "h200" for pool in config.pools})
+    names = {}
+    for each in config.pools:
+        own = each.hardware or "h200"
+        names[each.name] = PoolGpus(own, (each.ffn and each.ffn.hardware) or own)
+    return build(config, names)
 
 
 def test_an_instance_that_fits_a_node_never_straddles_two() -> None:
@@ -52,6 +56,31 @@ def test_pools_larger_than_the_topology_are_refused_with_both_numbers() -> None:
 def test_an_expert_group_that_is_not_the_stage_is_refused() -> None:
     with pytest.raises(InputError, match=r"cluster\.pools\.p\.ep: found 4"):
         build_cluster(cluster(PoolConfig(name="p", role="mixed", tp=8, ep=4)))
+
+
+def test_ffn_workers_stand_behind_the_attention_workers_of_their_instance() -> None:
+    """Two instances of 2 attention and 4 FFN workers: 0-1 and 2-5, then 6-7, and 8-11 as 4 do not fit behind 7."""
+    decode = PoolConfig(name="d", role="mixed", instances=2, dp=2, ffn=FfnConfig(dp=4))
+    first, second = build_cluster(cluster(decode)).placements
+    assert (first.gpus, first.ffn_gpus) == ((0, 1), (2, 3, 4, 5))
+    assert (second.gpus, second.ffn_gpus) == ((6, 7), (8, 9, 10, 11))
+    assert second.all_gpus == (6, 7, 8, 9, 10, 11)
+    assert decode.gpus_per_instance == 6
+
+
+def test_ffn_workers_that_divide_networks_are_neighbours() -> None:
+    decode = PoolConfig(name="d", role="mixed", dp=4, ffn=FfnConfig(tp=2, dp=2))
+    (placement,) = build_cluster(cluster(decode)).placements
+    assert placement.ffn_groups() == ((4, 5), (6, 7))
+
+
+def test_ffn_workers_with_another_gpu_stand_on_servers_of_their_own(caplog: pytest.LogCaptureFixture) -> None:
+    """Two H20s as attention workers on one server, four H200s on the next: six GPUs of the first stay idle."""
+    decode = PoolConfig(name="d", role="mixed", dp=2, hardware="h20", ffn=FfnConfig(dp=4, hardware="h200"))
+    placed = build_cluster(cluster(decode))
+    assert placed.placements[0].gpus == (0, 1)
+    assert placed.placements[0].ffn_gpus == (8, 9, 10, 11)
+    assert "h200 here, h20 in pool d; 6 GPUs of the server before stay idle" in caplog.text
 
 
 def test_a_server_has_gpus_of_one_kind(caplog: pytest.LogCaptureFixture) -> None:

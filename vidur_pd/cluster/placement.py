@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import logging
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from aicb import Partition
 from boundary.errors import InputError
@@ -25,6 +25,22 @@ class Placement:
     role: Role
     partition: Partition
     gpus: tuple[int, ...]
+    """Without FFN workers."""
+    ffn: Partition | None = None
+    """Of FFN workers."""
+    ffn_gpus: tuple[int, ...] = ()
+    """Ordered (data-parallel group, tensor-parallel rank)."""
+
+    @property
+    def all_gpus(self) -> tuple[int, ...]:
+        """FFN workers last."""
+        return self.gpus + self.ffn_gpus
+
+    def ffn_groups(self) -> tuple[tuple[int, ...], ...]:
+        """[dp][tp] FFN workers that divide networks."""
+        assert self.ffn is not None, f"{self.name} has no FFN workers"
+        tp = self.ffn.tp
+        return tuple(self.ffn_gpus[first : first + tp] for first in range(0, len(self.ffn_gpus), tp))
 
     def stage_gpus(self, stage: int) -> tuple[int, ...]:
         """The ``tp · dp`` GPUs of a pipeline stage: the expert-parallel group."""
@@ -49,15 +65,30 @@ class Cluster:
     placements: tuple[Placement, ...]
 
 
-def build_cluster(config: ClusterConfig, gpus: Mapping[str, str], twins: Mapping[str, str] | None = None) -> Cluster:
+@dataclass(frozen=True, slots=True)
+class PoolGpus:
+    """Names of the GPUs of a pool."""
+
+    own: str
+    ffn: str
+    """Of FFN workers; where there are none, the same."""
+
+    def __str__(self) -> str:
+        return self.own if self.own == self.ffn else f"{self.own} and {self.ffn}"
+
+
+def build_cluster(
+    config: ClusterConfig, gpus: Mapping[str, PoolGpus], twins: Mapping[str, str] | None = None
+) -> Cluster:
     """Builds the topology, sized for the pools where its size is left open, and places the instances in order.
 
     An instance that fits into a node never straddles two; a larger one starts on a node border, and so does a pool with
-    another GPU than the pool before: a server has GPUs of one kind. What then stays idle is warned about.
+    another GPU than the pool before: a server has GPUs of one kind. FFN workers are placed behind the instance's other
+    GPUs as if they were an instance of their own. What then stays idle is warned about.
 
     Args:
         config: topology and pools.
-        gpus: name of the GPU of each pool.
+        gpus: names of the GPUs of each pool.
         twins: pools whose instances stand on the GPUs of those of another pool, as many and as large, which comes
             before them.
 
@@ -70,30 +101,35 @@ def build_cluster(config: ClusterConfig, gpus: Mapping[str, str], twins: Mapping
     width = None if isinstance(spec, FileSpec) else spec.gpus_per_node
     needed = sum(pool.instances * pool.gpus_per_instance for pool in standing)
     if width is not None:
-        needed = max(last for _, _, last in _spans(standing, gpus, width))
+        needed = max(span.last for span in _spans(standing, gpus, width))
     try:
         topology = build(spec, needed)
     except InputError as error:
         raise InputError(f"{error}{_mixed(config.pools, gpus)}") from None
     placements: list[Placement] = []
     numbers = {pool.name: itertools.count() for pool in config.pools}
-    for pool, first, last in _spans(standing, gpus, topology.gpus_per_node):
-        before = placements[-1] if placements else None
-        if last > topology.gpus:
+    before: _Span | None = None
+    for span in _spans(standing, gpus, topology.gpus_per_node):
+        pool, own = span.pool, tuple(range(span.first, span.last))
+        if span.last > topology.gpus:
             raise InputError(
-                f"cluster.pools.{pool.name}: the pools need {last} GPUs up to here (instances do not straddle nodes of "
-                f"{topology.gpus_per_node}, which have GPUs of one kind{_kinds(before, pool, gpus)}), the topology has "
-                f"{topology.gpus}"
+                f"cluster.pools.{pool.name}: the pools need {span.last} GPUs up to here (instances do not straddle "
+                f"nodes of {topology.gpus_per_node}, which have GPUs of one kind{_kinds(before, span)}), the topology "
+                f"has {topology.gpus}"
             )
-        if before is not None and first > before.gpus[-1] + 1 and gpus[before.pool] != gpus[pool.name]:
+        if before is not None and span.first > before.last and before.gpu != span.gpu:
             _log.warning(
                 "cluster.pools.%s: begins on a server of its own%s; %d GPUs of the server before stay idle",
                 pool.name,
-                _kinds(before, pool, gpus),
-                first - before.gpus[-1] - 1,
+                _kinds(before, span),
+                span.first - before.last,
             )
+        before = span
+        if span.is_ffn:
+            placements[-1] = replace(placements[-1], ffn=ffn_partition_of(pool), ffn_gpus=own)
+            continue
         name = f"{pool.name}-{next(numbers[pool.name])}"
-        placements.append(Placement(name, pool.name, pool.role, partitions[pool.name], tuple(range(first, last))))
+        placements.append(Placement(name, pool.name, pool.role, partitions[pool.name], own))
     return Cluster(topology, _with_twins(config.pools, placements, twins))
 
 
@@ -114,17 +150,17 @@ def _with_twins(
     return tuple(placed)
 
 
-def _mixed(pools: Sequence[PoolConfig], gpus: Mapping[str, str]) -> str:
-    if len(set(gpus.values())) == 1:
+def _mixed(pools: Sequence[PoolConfig], gpus: Mapping[str, PoolGpus]) -> str:
+    if len({name for each in gpus.values() for name in (each.own, each.ffn)}) == 1:
         return ""
     kinds = ", ".join(f"{pool.name} {gpus[pool.name]}" for pool in pools)
     return f"; a server has GPUs of one kind, found in pools {kinds}"
 
 
-def _kinds(before: Placement | None, pool: PoolConfig, gpus: Mapping[str, str]) -> str:
-    if before is None or gpus[before.pool] == gpus[pool.name]:
+def _kinds(before: _Span | None, span: _Span) -> str:
+    if before is None or before.gpu == span.gpu:
         return ""
-    return f": {gpus[pool.name]} here, {gpus[before.pool]} in pool {before.pool}"
+    return f": {span.gpu} here, {before.gpu} in pool {before.pool.name}"
 
 
 def partition_of(pool: PoolConfig) -> Partition:
@@ -135,17 +171,40 @@ def partition_of(pool: PoolConfig) -> Partition:
         raise InputError(f"cluster.pools.{pool.name}.{error}") from None
 
 
-def _spans(
-    pools: tuple[PoolConfig, ...], gpus: Mapping[str, str], gpus_per_node: int
-) -> Iterator[tuple[PoolConfig, int, int]]:
-    """(pool, first GPU, one past the last) of each instance in placement order."""
+def ffn_partition_of(pool: PoolConfig) -> Partition | None:
+    """Parallel sizes of the FFN workers of a pool's instances, if there are any. Raises: as `partition_of`."""
+    if pool.ffn is None:
+        return None
+    try:
+        return Partition(pool.ffn.tp, pool.ffn.ep, pool.ffn.dp, 1, pool.ffn.redundant_experts)
+    except ValueError as error:
+        raise InputError(f"cluster.pools.{pool.name}.ffn.{error}") from None
+
+
+@dataclass(frozen=True, slots=True)
+class _Span:
+    """GPUs in a row: of an instance, or of its FFN workers."""
+
+    pool: PoolConfig
+    is_ffn: bool
+    gpu: str
+    first: int
+    last: int
+    """One past the last."""
+
+
+def _spans(pools: Sequence[PoolConfig], gpus: Mapping[str, PoolGpus], gpus_per_node: int) -> Iterator[_Span]:
+    """In placement order."""
     free, kind = 0, ""
     for pool in pools:
+        names = gpus[pool.name]
+        parts = [(False, names.own, pool.tp * pool.dp * pool.pp)]
+        parts += [] if pool.ffn is None else [(True, names.ffn, pool.ffn.gpus)]
         for _ in range(pool.instances):
-            size = pool.gpus_per_instance
-            used_of_node = free % gpus_per_node
-            if used_of_node and (used_of_node + size > gpus_per_node or gpus[pool.name] != kind):
-                free += gpus_per_node - used_of_node
-            kind = gpus[pool.name]
-            yield pool, free, free + size
-            free += size
+            for is_ffn, name, size in parts:
+                used_of_node = free % gpus_per_node
+                if used_of_node and (used_of_node + size > gpus_per_node or name != kind):
+                    free += gpus_per_node - used_of_node
+                kind = name
+                yield _Span(pool, is_ffn, name, free, free + size)
+                free += size

@@ -20,20 +20,28 @@ class GpuLinks:
     host_bps: int
 
 
-def with_fastest(config: ClusterConfig, links: Mapping[str, GpuLinks]) -> ClusterConfig:
+@dataclass(frozen=True, slots=True)
+class PoolLinks:
+    """Of the GPUs of a pool, and of its FFN workers, which are the same where there are none."""
+
+    own: GpuLinks
+    ffn: GpuLinks
+
+
+def with_fastest(config: ClusterConfig, links: Mapping[str, PoolLinks]) -> ClusterConfig:
     """The cluster with the rates of the fastest GPUs of its pools (``links`` by name), where its topology has none."""
     spec = config.topology
     if isinstance(spec, FileSpec):
         return config
     changed: dict[str, object] = {}
     if "nvlink" not in spec.model_fields_set:
-        changed["nvlink"] = max(each.nvlink_bps for each in links.values())
+        changed["nvlink"] = max(each.nvlink_bps for each in _kinds(links))
     if spec.pcie is not None and "rate" not in spec.pcie.model_fields_set:
-        changed["pcie"] = spec.pcie.model_copy(update={"rate": max(each.host_bps for each in links.values())})
+        changed["pcie"] = spec.pcie.model_copy(update={"rate": max(each.host_bps for each in _kinds(links))})
     return config.model_copy(update={"topology": spec.model_copy(update=changed)}) if changed else config
 
 
-def with_own_links(cluster: Cluster, config: ClusterConfig, links: Mapping[str, GpuLinks]) -> Cluster:
+def with_own_links(cluster: Cluster, config: ClusterConfig, links: Mapping[str, PoolLinks]) -> Cluster:
     """The cluster with each server's rates, where ``config`` leaves them open.
 
     Servers without an instance have the rates of the fastest.
@@ -49,11 +57,17 @@ def with_own_links(cluster: Cluster, config: ClusterConfig, links: Mapping[str, 
     return replace(cluster, topology=topology)
 
 
-def _shares(cluster: Cluster, links: Mapping[str, GpuLinks], rate: Callable[[GpuLinks], int]) -> Sequence[float]:
+def _kinds(links: Mapping[str, PoolLinks]) -> list[GpuLinks]:
+    return [kind for each in links.values() for kind in (each.own, each.ffn)]
+
+
+def _shares(cluster: Cluster, links: Mapping[str, PoolLinks], rate: Callable[[GpuLinks], int]) -> Sequence[float]:
     """[servers] rate over that of the fastest."""
-    topology, fastest_bps = cluster.topology, max(map(rate, links.values()))
+    topology, fastest_bps = cluster.topology, max(map(rate, _kinds(links)))
     shares = [1.0] * (topology.gpus // topology.gpus_per_node)
     for placement in cluster.placements:
-        for gpu in placement.gpus:
-            shares[topology.node_of(gpu)] = rate(links[placement.pool]) / fastest_bps
+        of_pool = links[placement.pool]
+        for gpus, each in ((placement.gpus, of_pool.own), (placement.ffn_gpus, of_pool.ffn)):
+            for gpu in gpus:
+                shares[topology.node_of(gpu)] = rate(each) / fastest_bps
     return shares

@@ -1,5 +1,6 @@
 """The configuration: its schema, its file, the files and classes that it names."""
 
+from vidur_pd.config.ffn import FfnConfig
 from vidur_pd.config.kv_transfer import TRANSFER_MODES, KvTransferConfig
 from vidur_pd.config.objectives import SloConfig
 from vidur_pd.config.prices import PowerConfig, PricesConfig, hourly_price
@@ -48,6 +49,7 @@ __all__ = [
     "EngineOverrides",
     "EplbConfig",
     "ExpertDriftConfig",
+    "FfnConfig",
     "KvTransferConfig",
     "NetworkConfig",
     "OutputConfig",

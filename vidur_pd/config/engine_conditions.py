@@ -40,7 +40,10 @@ def on_gpus(entry: Mapping[str, Any], gpu: str) -> Tree:
 
 
 def with_whole_experts(entry: Mapping[str, Any], gpu: str, pool: Mapping[str, Any]) -> Tree:
-    """Fields of an engine whose ranks hold all experts, on the ``gpus`` that the entry names; else none."""
+    """Fields of an engine whose ranks hold all experts, on the ``gpus`` that the entry names; else none.
+
+    ``pool``: what has the experts, a pool or its FFN workers.
+    """
     return on_gpus(entry, gpu) if pool.get("ep", 1) == 1 else {}
 
 

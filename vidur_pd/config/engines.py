@@ -73,13 +73,24 @@ def complete(tree: Mapping[str, Any]) -> Tree:
             if section == "network" and "collectives" not in given:
                 completed[section]["collectives"] = conditions.measured_collectives(
                     common[section]["collectives"],
-                    {str(pool.get("hardware") or tree.get("hardware")) for pool in pools},
-                    is_used=any(pool.get("tp", 1) != 1 for pool in pools),
+                    {gpu for pool in pools for gpu in _gpus(pool, tree)},
+                    is_used=any(part.get("tp", 1) != 1 for pool in pools for part in (pool, _ffn(pool))),
                 )
     if pools:
         own = [_completed_pool(pool, completed["engine"], engine, tree) for pool in pools]
         completed["cluster"] = {**tree["cluster"], "pools": own}
     return completed
+
+
+def _gpus(pool: Mapping[str, Any], tree: Mapping[str, Any]) -> set[str]:
+    """Of a pool, and of its FFN workers."""
+    own = pool.get("hardware") or tree.get("hardware")
+    return {str(own), str(_ffn(pool).get("hardware") or own)}
+
+
+def _ffn(pool: Mapping[str, Any]) -> Mapping[str, Any]:
+    found = pool.get("ffn")
+    return found if isinstance(found, Mapping) else {}
 
 
 def _pools(cluster: Any) -> list[Mapping[str, Any]]:
@@ -122,7 +133,9 @@ def _defaults(found: Mapping[str, Any], stated: Tree, tree: Mapping[str, Any], p
     gpu = str(pool.get("hardware") or tree.get("hardware"))
     fields |= conditions.by_gpu_memory(found.get("by_gpu_memory", ()), gpu)
     fields |= conditions.on_gpus(found.get("on_gpus", {}), gpu)
-    fields |= conditions.with_whole_experts(found.get("with_whole_experts", {}), gpu, pool)
+    ffn = _ffn(pool)
+    with_experts, gpu_of_experts = ffn or pool, str(ffn.get("hardware") or gpu)
+    fields |= conditions.with_whole_experts(found.get("with_whole_experts", {}), gpu_of_experts, with_experts)
     fields["chunked_prefill"] |= (stated.get("policy") or fields["policy"]) != fields["policy"]
     if fields["chunked_prefill"] and stated.get("chunked_prefill", True) is False:
         longest = conditions.max_model_len(stated.get("max_model_len"), str(tree.get("model")))

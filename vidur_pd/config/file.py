@@ -83,6 +83,7 @@ def anchor_paths(tree: Tree, folder: Path) -> None:
     for holder in holders:
         for key in ("model", "hardware"):
             _anchor_named(holder, key, folder)
+        _anchor_named(holder.get("ffn"), "hardware", folder)
         _anchor_recording(holder.get("engine"), folder)
         engine = holder.get("engine")
         _anchor_named(engine.get("speculative") if isinstance(engine, dict) else None, "draft_model", folder)

@@ -20,6 +20,7 @@ from netsim.topologies.build import TopologySpec
 from vidur_pd.config.division import divided
 from vidur_pd.config.engines import DEEPEP_KERNELS, complete, known_frameworks, known_versions
 from vidur_pd.config.faults import FaultSpec, RecoveryConfig
+from vidur_pd.config.ffn import Degree, FfnConfig
 from vidur_pd.config.frontend import FrontendConfig, NoFrontend
 from vidur_pd.config.gpu_names import with_listed_gpus
 from vidur_pd.config.kv_cache import KvCacheConfig
@@ -53,8 +54,6 @@ def _ascending(sizes: tuple[int, ...]) -> tuple[int, ...]:
 
 
 Role = Literal["prefill", "decode", "mixed"]
-Degree = Annotated[Count, Field(le=2**20)]
-"""GPUs, ranks or instances."""
 MOST_GPUS = 2**18
 """Of all instances: more than the largest clusters have; links and routes of as many take about 4 GB."""
 CORE_POLICY: Final = "vllm_v1"
@@ -231,7 +230,7 @@ else:
 
 
 class PoolConfig(Section):
-    """Equal instances with one role; an instance occupies ``tp · dp · pp`` GPUs."""
+    """Equal instances with one role; an instance occupies ``tp · dp · pp`` GPUs, and those of its FFN workers."""
 
     name: Annotated[str, Field(min_length=1, pattern=r"^[A-Za-z0-9_.-]+$")]
     role: Role
@@ -243,11 +242,13 @@ class PoolConfig(Section):
     redundant_experts: Annotated[Number, Field(le=2**20)] = 0
     """Expert slots beyond the model's experts, filled and placed by EPLB's rule (DeepSeek-V3 decodes with 32)."""
     hardware: str | None = None
+    ffn: FfnConfig | None = None
+    """``None``: all GPUs of an instance compute all of a layer."""
     engine: EngineOverrides = EngineOverrides()
 
     @property
     def gpus_per_instance(self) -> int:
-        return self.tp * self.dp * self.pp
+        return self.tp * self.dp * self.pp + (0 if self.ffn is None else self.ffn.gpus)
 
 
 class ClusterConfig(Section):
@@ -389,6 +390,18 @@ class SimulationConfig(Section):
 
     def hardware_of(self, pool: PoolConfig) -> str:
         return pool.hardware or self.hardware
+
+    def ffn_hardware_of(self, pool: PoolConfig) -> str:
+        """GPU of the FFN workers, or of all GPUs where there are none."""
+        return (pool.ffn and pool.ffn.hardware) or self.hardware_of(pool)
+
+    def gpus_by_hardware(self, pool: PoolConfig) -> dict[str, int]:
+        """GPUs of an instance by their names."""
+        found = {self.hardware_of(pool): pool.tp * pool.dp * pool.pp}
+        if pool.ffn is not None:
+            name = self.ffn_hardware_of(pool)
+            found[name] = found.get(name, 0) + pool.ffn.gpus
+        return found
 
     def hands_over(self, pool: PoolConfig) -> bool:
         """Whether KV is sent from or to instances of the pool."""

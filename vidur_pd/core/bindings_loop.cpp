@@ -8,8 +8,12 @@ namespace {
 
 Stage make_stage(TimePs compute_ps, TimePs communication_ps, std::int32_t load, TimePs host_ps,
                  const std::vector<TimePs>& phase_ps, TimePs estimated_ps, double not_overlapped_ps,
-                 const std::vector<std::array<double, 3>>& overlapped, TimePs prepare_ps, TimePs launch_ps) {
+                 const std::vector<std::array<double, 3>>& overlapped, TimePs prepare_ps, TimePs launch_ps,
+                 TimePs attention_ps, TimePs ffn_ps, std::vector<TimePs> pauses_ps) {
     Stage stage;
+    stage.attention_ps = attention_ps;
+    stage.ffn_ps = ffn_ps;
+    stage.pauses_ps = std::move(pauses_ps);
     stage.host = {prepare_ps, launch_ps};
     stage.not_overlapped_ps = not_overlapped_ps;
     for (const auto& [compute, communication, share] : overlapped)
@@ -73,6 +77,8 @@ void bind_logs(py::module_& module) {
         .def_property_readonly("busy_at_arrival_ps",
                                [](const IterationLog& log) { return array(log.busy_at_arrival_ps); })
         .def_property_readonly("computing_ps", [](const IterationLog& log) { return array(log.computing_ps); })
+        .def_property_readonly("attention_ps", [](const IterationLog& log) { return array(log.attention_ps); })
+        .def_property_readonly("ffn_ps", [](const IterationLog& log) { return array(log.ffn_ps); })
         .def_property_readonly("activity",
                                [](const IterationLog& log) {
                                    py::list kinds;
@@ -199,8 +205,11 @@ void bind_running_iteration(py::module_& module) {
         .def(py::init(&make_stage), py::arg("compute_ps"), py::arg("communication_ps"), py::arg("load"),
              py::arg("host_ps") = 0, py::arg("phase_ps") = std::vector<TimePs>(), py::arg("estimated_ps") = 0,
              py::arg("not_overlapped_ps") = 0.0, py::arg("overlapped") = std::vector<std::array<double, 3>>(),
-             py::arg("prepare_ps") = 0, py::arg("launch_ps") = 0)
+             py::arg("prepare_ps") = 0, py::arg("launch_ps") = 0, py::arg("attention_ps") = 0, py::arg("ffn_ps") = 0,
+             py::arg("pauses_ps") = std::vector<TimePs>())
         .def_readonly("compute_ps", &Stage::compute_ps)
+        .def_readonly("host_ps", &Stage::host_ps)
+        .def_property_readonly("pauses_ps", [](const Stage& stage) { return array(stage.pauses_ps); })
         .def_readonly("communication_ps", &Stage::communication_ps)
         .def_readonly("exposed_ps", &Stage::exposed_ps)
         .def_readonly("slowdown", &Stage::slowdown)

@@ -34,6 +34,8 @@ IterationLog::IterationLog(std::size_t instances, bool keeps_runs, bool keeps_me
     : busy_ps(instances, 0),
       computing_ps(instances, 0),
       busy_at_arrival_ps(instances, 0),
+      attention_ps(instances, 0),
+      ffn_ps(instances, 0),
       kv_use_(instances),
       keeps_runs_(keeps_runs),
       keeps_members_(keeps_members) {
@@ -58,6 +60,8 @@ InstanceTime IterationLog::add(const RunningIteration& iteration) {
         idle_communication_ps += idle_ps;
         time.contention_ps -= idle_ps;
         estimated_ps += stage.estimated_ps * iteration.steps();
+        attention_ps[instance] += stage.attention_ps * iteration.steps();
+        ffn_ps[instance] += stage.ffn_ps * iteration.steps();
     }
     add_activity(iteration, time);
     return time;

@@ -130,6 +130,7 @@ class IterationLog {
     std::vector<TimePs> busy_ps, computing_ps;  // [instances]
     // [instances] `busy_ps` when the last request had arrived.
     std::vector<TimePs> busy_at_arrival_ps;
+    std::vector<TimePs> attention_ps, ffn_ps;  // [instances] of attention workers and FFN workers that are apart
     // [instances] of iterations with prompts, and of those of decodes alone.
     std::array<std::vector<Activity>, 2> activity;
     TimePs compute_ps = 0, communication_ps = 0, idle_communication_ps = 0, estimated_ps = 0;

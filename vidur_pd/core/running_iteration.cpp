@@ -80,6 +80,9 @@ void slow_down(RunningIteration& iteration, double factor) {
         stage.compute_ps = scaled(stage.compute_ps);
         stage.host_ps = scaled(stage.host_ps);
         stage.estimated_ps = scaled(stage.estimated_ps);
+        stage.attention_ps = scaled(stage.attention_ps);
+        stage.ffn_ps = scaled(stage.ffn_ps);
+        for (TimePs& pause_ps : stage.pauses_ps) pause_ps = scaled(pause_ps);
         stage.not_overlapped_ps *= factor;
         for (OverlapSegment& part : stage.overlapped) part.compute_ps *= factor;
         stage.set_slowdown(stage.slowdown);

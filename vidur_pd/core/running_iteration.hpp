@@ -28,10 +28,12 @@ struct Stage {
     TimePs communication_ps = 0;             // all collectives one after another on an idle fabric
     TimePs idle_exposed_ps = 0;              // what compute does not hide of it: all, but for two-batch overlap
     TimePs exposed_ps = 0;                   // the same at the present slowdown
-    std::vector<OverlapSegment> overlapped;  // with two-batch overlap
-    double not_overlapped_ps = 0.0;  // with two-batch overlap: what no communication overlaps, less `compute_ps`
-    double slowdown = 1.0;           // how much longer communication takes than on an idle fabric
-    std::int32_t load = -1;          // what it leaves on links, by number (`Loop::remember`)
+    std::vector<OverlapSegment> overlapped;  // with two-batch overlap, or with FFN workers
+    double not_overlapped_ps = 0.0;          // with either: what no communication overlaps, less `compute_ps`
+    double slowdown = 1.0;                   // how much longer communication takes than on an idle fabric
+    std::int32_t load = -1;                  // what it leaves on links, by number (`Loop::remember`)
+    TimePs attention_ps = 0, ffn_ps = 0;     // where attention workers and FFN workers are apart: what each compute
+    std::vector<TimePs> pauses_ps;           // the same piece by piece, for flow graphs of such iterations
 
     // What compute does not hide when communication takes so many times as long.
     TimePs exposed_at(double slowdown) const;

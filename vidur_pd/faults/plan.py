@@ -125,7 +125,7 @@ class _Names:
         self._topology = topology
         self._backend = backend
         self._instance = {placement.name: index for index, placement in enumerate(placements)}
-        self._instance_of_gpu = {gpu: index for index, placement in enumerate(placements) for gpu in placement.gpus}
+        self._instance_of_gpu = {gpu: index for index, placement in enumerate(placements) for gpu in placement.all_gpus}
         self._node = {name: node for node, name in enumerate(topology.node_name)}
 
     @cached_property

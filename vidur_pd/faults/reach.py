@@ -47,14 +47,14 @@ class Reach:
     def note(self, instances: Iterable[Instance]) -> None:
         """Links that concern these instances have changed."""
         for instance in instances:
-            is_detoured = self._fabric.is_detoured(instance.placement.gpus)
+            is_detoured = self._fabric.is_detoured(instance.placement.all_gpus)
             (self._detoured.add if is_detoured else self._detoured.discard)(instance.index)
 
     def _sorted(self, indices: Iterable[int]) -> list[Instance]:
         return [self._instances[index] for index in sorted(indices)]
 
     def _links_of(self, index: int) -> NDArray[np.int64]:
-        return self._fabric.links_between(self._instances[index].placement.gpus)
+        return self._fabric.links_between(self._instances[index].placement.all_gpus)
 
     def _owners(self, link: int) -> list[int]:
         """Indices of the instances at the ends of a link."""
@@ -66,7 +66,7 @@ class Reach:
         """By GPU; two where a planner switches roles."""
         owners: dict[int, list[int]] = {}
         for instance in self._instances:
-            for gpu in instance.placement.gpus:
+            for gpu in instance.placement.all_gpus:
                 owners.setdefault(gpu, []).append(instance.index)
         return owners
 
@@ -78,7 +78,7 @@ class Reach:
     @cached_property
     def _uses(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """[pairs] links between switches, rising, and the index of an instance with shortest paths over them."""
-        several = [instance for instance in self._instances if len(instance.placement.gpus) > 1]
+        several = [instance for instance in self._instances if len(instance.placement.all_gpus) > 1]
         nothing = np.zeros(0, dtype=np.int64)
         of_each = [self._links_of(instance.index) for instance in several]
         of_each = [links[self._is_between_switches[links]] for links in of_each]

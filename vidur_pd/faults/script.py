@@ -100,7 +100,7 @@ class FaultScript:
         """The network has given up a collective: the instance is down for as long as it cannot communicate."""
         if self._changes_to_route:
             self._unheard.add(instance.index)
-        elif self._fabric.connects(instance.placement.gpus):
+        elif self._fabric.connects(instance.placement.all_gpus):
             return
         self._sever(instance)
 
@@ -195,7 +195,7 @@ class FaultScript:
             return
         affected, self._unheard = sorted(self._unheard), set()
         for instance in (self._instances[index] for index in affected):
-            if not self._fabric.connects(instance.placement.gpus):
+            if not self._fabric.connects(instance.placement.all_gpus):
                 if self._prices_collectives:
                     self._sever(instance)
             elif instance.index in self._severed:

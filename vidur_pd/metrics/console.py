@@ -36,7 +36,10 @@ def print_result(summary: Summary) -> None:
 def _headline(summary: Summary) -> Iterator[str]:
     gpus = Counter[str]()
     for pool in summary.pools:
-        gpus[pool.hardware] += pool.gpus
+        of_ffn = 0 if pool.ffn is None else pool.ffn.gpus
+        gpus[pool.hardware] += pool.gpus - of_ffn
+        if pool.ffn is not None:
+            gpus[pool.ffn.hardware] += of_ffn
     if summary.planner is not None:  # GPUs with two roles count once
         gpus[summary.hardware] -= sum(pool.gpus for pool in summary.pools) - summary.gpus
     yield (
@@ -139,8 +142,20 @@ def _use(pool: PoolSummary) -> str:
         ("KV", pool.kv_use_mean),
         ("MFU", pool.mfu),
         ("memory bandwidth", pool.memory_use),
+        *workers_shares(pool),
     )
     return ", ".join(f"{name} {percent(share)}" for name, share in shares if share is not None)
+
+
+def workers_shares(pool: PoolSummary) -> list[tuple[str, float | None]]:
+    """Where FFN workers are apart: how long each kind computes while the pool is busy, and what no compute hides."""
+    if pool.ffn is None:
+        return []
+    return [
+        ("attention workers compute", pool.ffn.attention_busy_share),
+        ("FFN workers compute", pool.ffn.ffn_busy_share),
+        ("exposed communication", pool.communication_share),
+    ]
 
 
 def _tokens(rates: Throughput | UnderLoad) -> str:

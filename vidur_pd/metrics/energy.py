@@ -24,7 +24,7 @@ from vidur_pd.metrics.utilisation import Work
 
 @dataclass(frozen=True, slots=True)
 class PoolActivity:
-    """What the GPUs of a pool did."""
+    """What the GPUs of a pool did, or its attention workers, or its FFN workers: both have the pool's name."""
 
     name: str
     gpu: str
@@ -66,8 +66,13 @@ def energy_estimate(
     laws = {pool.gpu: pool.law for pool in pools if pool.law is not None}
     if any(pool.law is None for pool in pools):
         return None
-    joules = {pool.name: gpu_joules(pool, pool.law, makespan_s) for pool in pools if pool.law is not None}
-    gpu_j, gpus = sum(joules.values()), sum(pool.gpus for pool in pools)
+    joules = dict.fromkeys((pool.name for pool in pools), 0.0)
+    held = dict.fromkeys(joules, 0.0)
+    for pool in pools:
+        assert pool.law is not None, "looked at above"
+        joules[pool.name] += gpu_joules(pool, pool.law, makespan_s)
+        held[pool.name] += pool.gpus
+    gpu_j, gpus = sum(joules.values()), sum(held.values())
     network_j = _network_w(around, power) * makespan_s
     host_j = power.host_w_per_gpu * gpus * makespan_s
     total_j = (gpu_j + network_j + host_j) * power.pue
@@ -76,7 +81,7 @@ def energy_estimate(
         gpu_j=gpu_j,
         gpu_j_per_output_token=gpu_j / output_tokens if output_tokens else None,
         pools_j=joules,
-        pools_w={pool.name: joules[pool.name] / pool.gpus / makespan_s for pool in pools} if makespan_s else {},
+        pools_w={name: joules[name] / held[name] / makespan_s for name in joules} if makespan_s else {},
         network_j=network_j,
         host_j=host_j,
         total_j=total_j,

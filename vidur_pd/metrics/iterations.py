@@ -86,6 +86,16 @@ class IterationLog:
         return self._core.busy_at_arrival_ps
 
     @property
+    def attention_ps(self) -> NDArray[np.int64]:
+        """[instances] what attention workers have computed where FFN workers are apart."""
+        return self._core.attention_ps
+
+    @property
+    def ffn_ps(self) -> NDArray[np.int64]:
+        """[instances] what FFN workers have computed."""
+        return self._core.ffn_ps
+
+    @property
     def computing_ps(self) -> NDArray[np.int64]:
         """[instances]"""
         return self._core.computing_ps

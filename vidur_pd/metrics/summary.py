@@ -221,6 +221,30 @@ class NetworkSummary:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class FfnSummary:
+    """FFN workers of a pool, and how they share the time with its attention workers."""
+
+    hardware: str = ""
+    tp: int = 1
+    ep: int = 1
+    dp: int = 1
+    gpus: int = 0
+    """Of all instances."""
+    micro_batches: int = 1
+    weights_bytes: int = 0
+    """Of each worker."""
+    attention_busy_share: float | None = None
+    """Of the pool's busy time, in which attention workers compute."""
+    ffn_busy_share: float | None = None
+    """Of the same, in which FFN workers compute."""
+
+    @property
+    def partition(self) -> str:
+        degrees = (("TP", self.tp), ("EP", self.ep), ("DP", self.dp))
+        return " ".join(f"{name}{degree}" for name, degree in degrees if degree > 1) or "TP1"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PoolSummary:
     """One pool of instances."""
 
@@ -263,11 +287,14 @@ class PoolSummary:
     kv_use_mean: float | None = None
     """Share of the KV blocks, mean over the makespan."""
     kv_use_max: float | None = None
+    ffn: FfnSummary | None = None
+    """``None``: all GPUs compute all of a layer."""
 
     @property
     def partition(self) -> str:
         degrees = (("TP", self.tp), ("EP", self.ep), ("DP", self.dp), ("PP", self.pp))
-        return " ".join(f"{name}{degree}" for name, degree in degrees if degree > 1) or "TP1"
+        own = " ".join(f"{name}{degree}" for name, degree in degrees if degree > 1) or "TP1"
+        return own if self.ffn is None else f"{own} + FFN {self.ffn.partition}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -23,7 +23,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from aicb import Batch, Gpu, Model, Operator, Partition, Precision
+from aicb.iteration.overlap import cut_batch
 from aicb.model.precision import GemmDtype
+from aicb.model.worker_split import WorkerSplit
 from vidur_pd.metrics.quantities import PS_PER_S
 
 KINDS: Final = ("prompts", "decodes")
@@ -88,13 +90,18 @@ class RankWork:
         return Work(compute_s, moved_bytes / self.gpu.hbm_bytes_per_s, moved_bytes, flops)
 
     def _operators(self, batch: Batch, stage: int) -> Iterable[Operator]:
+        """Of one iteration in which every rank has this batch."""
         from aicb import iteration_operators
 
         return iteration_operators(self.model, self.partition, self.precision, batch, stage=stage)
 
+    def _active_share(self, requests: float) -> float:
+        """Of GPUs that read their weights where ranks have so many requests in the mean."""
+        return min(1.0, requests)
+
     def _mean_batch(self, activity: Activity) -> tuple[Batch | None, float, float]:
         """The mean batch of a rank in whole requests and tokens, what the true one has of its tokens, and the share of
-        ranks that have any."""
+        GPUs that have any."""
         ranks = activity.iterations * self.partition.dp
         if not ranks or not activity.new_tokens:
             return None, 0.0, 0.0
@@ -105,7 +112,65 @@ class RankWork:
         reached = activity.token_pairs / activity.new_tokens + (activity.new_tokens / activity.requests - 1) / 2
         kv_tokens = np.full(whole, max(each + (each == 1), round(reached)), dtype=np.int64)
         batch = Batch(np.full(whole, each, dtype=np.int64), kv_tokens, whole)
-        return batch, tokens / (whole * each), min(1.0, requests)
+        return batch, tokens / (whole * each), self._active_share(requests)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class AttentionWork(RankWork):
+    """Work of an attention worker: ``partition`` and ``gpu`` are theirs."""
+
+    split: WorkerSplit
+
+    def _operators(self, batch: Batch, stage: int) -> Iterable[Operator]:
+        from aicb import attention_operators, head_operators
+        from aicb.operators.workers import attention_token_operators
+
+        parallel = (self.model, self.partition, self.precision)
+        for part in _micro_batches(batch, self.split):
+            yield from attention_token_operators(self.model, self.split, self.precision, tokens=part.tokens)
+            yield from attention_operators(*parallel, part, stage=stage)
+        yield from head_operators(*parallel, rows=batch.logit_rows, stage=stage)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class FfnWork(RankWork):
+    """Work of an FFN worker: ``gpu`` is theirs, ``partition`` that of attention workers, whose batches are known."""
+
+    split: WorkerSplit
+
+    def _operators(self, batch: Batch, stage: int) -> Iterable[Operator]:
+        from aicb.operators.lists import ffn_counts
+        from aicb.operators.workers import ffn_operators
+
+        is_decode = bool(batch.is_decode.all())
+        for part in _micro_batches(batch, self.split):
+            group_tokens = part.tokens * self.split.attention.dp
+            for network, count in ffn_counts(self.model, self.partition, stage):
+                yield from ffn_operators(
+                    network,
+                    self.model,
+                    self.split,
+                    self.precision,
+                    group_tokens=group_tokens,
+                    is_decode=is_decode,
+                    count=count,
+                )
+
+    def _active_share(self, requests: float) -> float:
+        return min(1.0, requests * self.partition.dp)
+
+
+def _micro_batches(batch: Batch, split: WorkerSplit) -> list[Batch]:
+    return [part for part in cut_batch(batch, split.micro_batches) if part.tokens]
+
+
+def both_kinds(attention: Work, ffn: Work, split: WorkerSplit) -> Work:
+    """Mean over attention workers and FFN workers."""
+    share = split.attention.gpus / split.gpus
+    return Work(
+        share * attention.compute_s + (1 - share) * ffn.compute_s,
+        share * attention.memory_s + (1 - share) * ffn.memory_s,
+    )
 
 
 def _moved_bytes(operator: Operator) -> float:

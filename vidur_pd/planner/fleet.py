@@ -118,10 +118,10 @@ class Fleet:
     @property
     def gpus(self) -> int:
         """Of all units."""
-        return sum(len(unit.runs.placement.gpus) for unit in self._units)
+        return sum(len(unit.runs.placement.all_gpus) for unit in self._units)
 
     def gpus_per_instance(self, pool: str) -> int:
-        return next(len(own.placement.gpus) for unit in self._units if (own := unit.in_pool(pool)) is not None)
+        return next(len(own.placement.all_gpus) for unit in self._units if (own := unit.in_pool(pool)) is not None)
 
     def aim(self, wanted: Mapping[str, int]) -> None:
         """From now on so many instances are wanted of these pools."""
@@ -187,7 +187,7 @@ class Fleet:
     def _release(self, unit: Unit) -> None:
         unit.phase = Phase.OFF
         held_ps = self._now_ps() - unit.held_since_ps
-        self.counts[unit.runs.placement.pool].held_gpu_ps += held_ps * len(unit.runs.placement.gpus)
+        self.counts[unit.runs.placement.pool].held_gpu_ps += held_ps * len(unit.runs.placement.all_gpus)
 
     def _missing(self, pool: str) -> int:
         return self._wanted[pool] - len(self.in_phase(pool, Phase.STARTING, Phase.SERVING))

@@ -22,6 +22,7 @@ from netsim.units import PS_PER_S
 from vidur_pd.cluster.placement import Placement
 from vidur_pd.config import SloConfig
 from vidur_pd.execution.communication.pricer import CommunicationPricer
+from vidur_pd.execution.iteration.workers import least_ps
 from vidur_pd.promise.demand import Demand
 
 if TYPE_CHECKING:
@@ -202,11 +203,14 @@ class _Times:
 
     def __init__(self, pool: PoolModel, place: Placement, pricer: CommunicationPricer) -> None:
         self._model, self._place, self._pricer = pool.iteration_model, place, pricer
+        self._workers = pool.workers
         self._hides_communication = pool.halves is not None
 
     def stages(self, batch: Batch) -> Sequence[float]:
         """[pipeline stages] seconds."""
         ranks = [batch] * self._place.partition.dp
+        if self._workers is not None:
+            return [least_ps(self._workers.price(ranks), self._workers.kind_of_layer) / PS_PER_S]
         costs = (self._model.price(ranks, stage=stage) for stage in range(self._place.partition.pp))
         return [(cost.compute_ps + self._exposed_ps(cost, stage)) / PS_PER_S for stage, cost in enumerate(costs)]
 

@@ -213,7 +213,30 @@ def pool_table(pools: Sequence[PoolSummary]) -> Markup:
     taken = ("Batch slots held", "Requests a step", "KV use, mean", "KV use, max")
     busy = ("MFU while busy", "Memory bandwidth", "Communication")
     columns = ("Pool", "Role", "Instances", "GPUs", "Busy share", "Busiest instance", *taken, *busy)
-    return table_html(columns, rows, text_columns=3) + meaning_html(BUSY_MEANING) if rows else Markup()
+    if not rows:
+        return Markup()
+    return table_html(columns, rows, text_columns=3) + meaning_html(BUSY_MEANING) + _worker_table(pools)
+
+
+def _worker_table(pools: Sequence[PoolSummary]) -> Markup:
+    """Attention workers and FFN workers of pools where they are apart."""
+    rows = [
+        [
+            pool.name,
+            f"{pool.gpus - pool.ffn.gpus:,} × {pool.hardware}",
+            f"{pool.ffn.gpus:,} × {pool.ffn.hardware}",
+            f"{pool.ffn.micro_batches}",
+            percent(pool.ffn.attention_busy_share),
+            percent(pool.ffn.ffn_busy_share),
+            percent(pool.communication_share),
+        ]
+        for pool in pools
+        if pool.ffn is not None
+    ]
+    computing = ("Attention workers compute", "FFN workers compute", "Exposed communication")
+    columns = ("Pool", "Attention workers", "FFN workers", "Micro-batches", *computing)
+    meaning = "Shares are of the pool's busy time: both kinds of workers compute at the same time."
+    return table_html(columns, rows, text_columns=3) + meaning_html(meaning) if rows else Markup()
 
 
 def _iterations(run: RunOutput) -> Markup:

@@ -4,21 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, replace
-from typing import TYPE_CHECKING, TypeVar
+from functools import partial
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from aicb import get_gpu
 from aicb.measurements.gpu import MEASURED_GPU
-from aicb.measurements.power import power_law
 from simccl.planning.calibration import shipped_calibration
-from vidur_pd.cluster.placement import partition_of
-from vidur_pd.config import PoolConfig, SloConfig, hourly_price
+from vidur_pd.config import PoolConfig, PricesConfig, SloConfig, hourly_price
 from vidur_pd.execution.coupling.plan import Treatment
 from vidur_pd.metrics.communication import communication_sources
 from vidur_pd.metrics.costs import PoolPrice, cost_summary, prompts_share
-from vidur_pd.metrics.energy import PoolActivity, Surroundings, energy_estimate
+from vidur_pd.metrics.energy import Surroundings, energy_estimate
 from vidur_pd.metrics.fabric import fabric_summary
 from vidur_pd.metrics.faults import fault_summary
 from vidur_pd.metrics.iterations import IterationLog
@@ -51,18 +50,14 @@ from vidur_pd.metrics.summary import (
 )
 from vidur_pd.metrics.tally import RequestTally
 from vidur_pd.metrics.under_load import under_load
-from vidur_pd.metrics.utilisation import Activity, RankWork, Work
 from vidur_pd.metrics.verdict.verdict import verdict_of
+from vidur_pd.simulation.pool_work import PoolWork, pool_work
 from vidur_pd.workload import Workload
 from vidur_pd.workload.request import RequestStatus
-
-T = TypeVar("T")
 
 if TYPE_CHECKING:
     from vidur_pd.simulation.state import SimulationState
 
-Pair = tuple[T, T]
-"""Of iterations with prompts, and of those of decodes alone."""
 ITL_HISTOGRAM_BINS = 60
 MOST_REASONS = 20
 """Of requests not served, in the summary."""
@@ -78,7 +73,7 @@ class Account:
         self._instances, self._pricers = state.instances, state.iteration_pricers
         self._traffic = state.traffic
         self._log = log
-        self._known: dict[str, tuple[Pair[Activity], Pair[Work]]] = {}
+        self._known: dict[str, PoolWork] = {}
 
     def summary(
         self,
@@ -204,7 +199,8 @@ class Account:
         return Source.FORMULA if self._plan.coupling.transfers is Treatment.PRICED else Source.SIMULATED
 
     def _pool_time(self, pool: PoolConfig) -> PoolTime:
-        indices, gpu = self._indices(pool), self._plan.pools[pool.name].gpu
+        indices, own = self._indices(pool), self._plan.pools[pool.name]
+        gpu = own.gpu if own.ffn_gpu.times_as is None else own.ffn_gpu
         compute_s = float(self._log.computing_ps[indices].sum()) / PS_PER_S
         origin = None if gpu.times_as is None else get_gpu(gpu.times_as)
         return PoolTime(
@@ -220,6 +216,8 @@ class Account:
         own = self._plan.pools[pool.name]
         if self._traffic is not None:
             return Source.MEASURED_HERE
+        if pool.ffn is not None:  # DeepEP's kernels stand for exchanges that nobody has published measurements of
+            return Source.FORMULA
         if pool.ep > 1 and "deepep" in f"{own.engine.expert_dispatch.prefill} {own.engine.expert_dispatch.decode}":
             return Source.MEASURED_ELSEWHERE
         topology = self._plan.topology
@@ -231,7 +229,11 @@ class Account:
         return Source.MEASURED_HERE if own.gpu.interconnect == MEASURED_GPU else Source.MEASURED_ELSEWHERE
 
     def _energy(self, tally: RequestTally, makespan_s: float) -> EnergySummary | None:
-        pools = [self._activity(pool) for pool in self._config.cluster.pools]
+        pools = [
+            activity
+            for pool in self._config.cluster.pools
+            for activity in self._worked(pool).activities(pool, partial(self._held_of, pool))
+        ]
         around = Surroundings.of(self._plan.topology)
         return energy_estimate(pools, around, self._config.power, makespan_s, tally.output_tokens)
 
@@ -242,47 +244,31 @@ class Account:
         pools = [
             PoolPrice(
                 pool.name,
-                hourly_price(prices.gpu_hour, self._config.hardware_of(pool)) * self._gpus_held(pool),
+                self._per_hour(pool, prices),
                 prompts_share(pool.role, self._prompts_share(pool)),
             )
             for pool in self._config.cluster.pools
         ]
         return cost_summary(prices, pools, energy, makespan_s, tally.input_tokens, tally.output_tokens)
 
-    def _gpus_held(self, pool: PoolConfig) -> float:
-        """GPUs that a pool costs, in the mean over the run: all but those that a planner has switched off."""
-        gpus = pool.instances * pool.gpus_per_instance
+    def _per_hour(self, pool: PoolConfig, prices: PricesConfig) -> float:
+        """Of the GPUs that a pool costs."""
+        of_kinds = self._config.gpus_by_hardware(pool).items()
+        return sum(hourly_price(prices.gpu_hour, name) * self._held_of(pool, gpus) for name, gpus in of_kinds)
+
+    def _held_of(self, pool: PoolConfig, gpus_per_instance: int) -> float:
+        """GPUs of instances of a pool, in the mean over the run: all but those that a planner has switched off."""
+        gpus = pool.instances * gpus_per_instance
         return gpus * self._held[pool.name] if pool.name in self._held else gpus
 
-    def _activity(self, pool: PoolConfig) -> PoolActivity:
-        """What the GPUs of a pool did."""
-        indices, gpu = self._indices(pool), self._plan.pools[pool.name].gpu
-        busy_s = float(self._log.busy_ps[indices].sum()) / PS_PER_S
-        computing_s = float(self._log.computing_ps[indices].sum()) / PS_PER_S
-        computes = _ratio(computing_s, busy_s) or 0.0
-        (prompts, decodes), work = self._worked(pool)
-        return PoolActivity(
-            name=pool.name,
-            gpu=gpu.name,
-            law=power_law(gpu),
-            gpus=self._gpus_held(pool),
-            gpus_per_stage=pool.tp * pool.dp,
-            computing_s=(prompts.busy_s * computes, decodes.busy_s * computes),
-            communicating_s=busy_s - computing_s,
-            work=work,
-        )
-
-    def _worked(self, pool: PoolConfig) -> tuple[Pair[Activity], Pair[Work]]:
-        """Its iterations with prompts, and those of decodes alone, and what they ask of a GPU."""
+    def _worked(self, pool: PoolConfig) -> PoolWork:
         if pool.name not in self._known:
-            own = self._plan.pools[pool.name]
-            rank = RankWork(self._plan.model, partition_of(pool), own.precision, own.gpu)
-            prompts, decodes = (Activity.of(columns, self._indices(pool)) for columns in self._log.activity)
-            self._known[pool.name] = ((prompts, decodes), (rank.of(prompts), rank.of(decodes)))
+            indices = self._indices(pool)
+            self._known[pool.name] = pool_work(self._plan.model, self._plan.pools[pool.name], self._log, indices)
         return self._known[pool.name]
 
     def _prompts_share(self, pool: PoolConfig) -> float | None:
-        (prompts, decodes), _ = self._worked(pool)
+        prompts, decodes = self._worked(pool).kinds
         return _ratio(prompts.busy_s, prompts.busy_s + decodes.busy_s)
 
     def _indices(self, pool: PoolConfig) -> list[int]:
@@ -297,7 +283,8 @@ class Account:
         mean, peak = self._log.kv_share(indices, makespan_s)
         own = self._plan.pools[pool.name]
         gpu, max_seqs = own.gpu, own.engine.max_seqs
-        kinds, work = self._worked(pool)
+        worked = self._worked(pool)
+        kinds, work = worked.kinds, worked.of_gpu
         ranks = pool.dp * sum(activity.iterations for activity in kinds)
         held = pool.instances * self._held.get(pool.name, 1.0)
         slots_s = makespan_s * held * pool.dp * max_seqs
@@ -328,6 +315,7 @@ class Account:
             memory_use=_ratio(sum(each.memory_s for each in work), total_s),
             kv_use_mean=mean,
             kv_use_max=peak,
+            ffn=worked.ffn(pool),
         )
 
 

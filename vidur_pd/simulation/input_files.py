@@ -25,7 +25,8 @@ def _input_files(config: SimulationConfig) -> Iterator[Path]:
     yield from (path for path in (network.hosts, network.measured, network.calibration) if path is not None)
     yield from model_files(config.model)
     for pool in config.cluster.pools:
-        yield from gpu_files(config.hardware_of(pool))
+        for gpu in config.gpus_by_hardware(pool):
+            yield from gpu_files(gpu)
     engines = [config.engine, *(config.engine_of(pool) for pool in config.cluster.pools)]
     routing = config.routing
     classes = [engine.policy for engine in engines] + [routing.policy, routing.decode_policy, routing.rank_policy]

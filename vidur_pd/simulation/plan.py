@@ -10,15 +10,23 @@ from boundary.errors import InputError
 from netsim import Topology
 from netsim.topologies.defaults import PCIE_BPS
 from netsim.units import PS_PER_MS, PS_PER_US
-from vidur_pd.cluster.placement import Placement, build_cluster
+from vidur_pd.cluster.placement import Placement, PoolGpus, build_cluster
 from vidur_pd.cluster.routing.router import routing_class, routing_options
-from vidur_pd.cluster.server_links import GpuLinks, with_fastest, with_own_links
+from vidur_pd.cluster.server_links import GpuLinks, PoolLinks, with_fastest, with_own_links
 from vidur_pd.config import Role, SimulationConfig, hourly_price
 from vidur_pd.execution.coupling.plan import CouplingPlan, plan_coupling
 from vidur_pd.faults.plan import Fault, plan_faults
 from vidur_pd.kv_transfer.modes.registry import mode_class
 from vidur_pd.planner.plan import FleetPlan, plan_fleet
-from vidur_pd.simulation.pools import Estimators, PoolModel, PoolModels, gpu_of, known_pool, with_policy_options
+from vidur_pd.simulation.pools import (
+    Estimators,
+    PoolModel,
+    PoolModels,
+    ffn_gpu_of,
+    gpu_of,
+    known_pool,
+    with_policy_options,
+)
 
 HASH_BLOCK_TOKENS = 512
 """Prompt tokens behind one block hash where a workload has none of its own (Mooncake traces)."""
@@ -99,12 +107,13 @@ def plan_simulation(
     coupling = plan_coupling(config)
     model = load_model(config.model)
     gpus = {pool.name: gpu_of(config, pool) for pool in config.cluster.pools}
-    links = {name: _links_of(gpu) for name, gpu in gpus.items()}
+    ffn_gpus = {pool.name: ffn_gpu_of(config, pool) for pool in config.cluster.pools}
+    links = {name: PoolLinks(_links_of(gpu), _links_of(ffn_gpus[name])) for name, gpu in gpus.items()}
     fleet = plan_fleet(config)
     twins = {} if fleet is None else fleet.twins
-    names = {name: gpu.name for name, gpu in gpus.items()}
+    names = {name: PoolGpus(gpu.name, ffn_gpus[name].name) for name, gpu in gpus.items()}
     cluster = build_cluster(with_fastest(config.cluster, links), names, twins)
-    if len(set(links.values())) == 1:
+    if len({kind for each in links.values() for kind in (each.own, each.ffn)}) == 1:
         config = config.model_copy(update={"cluster": with_fastest(config.cluster, links)})
     else:
         cluster = with_own_links(cluster, config.cluster, links)
@@ -193,7 +202,8 @@ def _check_prices(config: SimulationConfig) -> None:
     if config.prices is None:
         return
     for pool in config.cluster.pools:
-        hourly_price(config.prices.gpu_hour, config.hardware_of(pool))
+        for name in config.gpus_by_hardware(pool):
+            hourly_price(config.prices.gpu_hour, name)
 
 
 def _check_splitwise(config: SimulationConfig) -> None:

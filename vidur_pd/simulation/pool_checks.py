@@ -19,10 +19,39 @@ _log = logging.getLogger(__name__)
 def check_options(config: SimulationConfig, pool: PoolConfig, model: Model, drafting: Drafting | None) -> None:
     """Raises: InputError, where an option does not go with the others, the model or the partition."""
     engine, partition = config.engine_of(pool), partition_of(pool)
+    if pool.ffn is not None:
+        _check_ffn_workers(config, pool, engine)
+        return
     _check_experts(pool, engine, partition, model, drafting)
     _check_changing_experts(pool, engine, partition, model)
     _check_scheduling(pool, engine, drafting)
     _check_drafting(config, pool, drafting)
+
+
+def _check_ffn_workers(config: SimulationConfig, pool: PoolConfig, engine: EngineConfig) -> None:
+    """FFN workers are for decodes, and nothing else may divide an iteration or change experts."""
+    if pool.role != "decode":
+        raise InputError(f"cluster.pools.{pool.name}.ffn: found some with role {pool.role}, expected role decode")
+    if pool.redundant_experts:
+        raise InputError(
+            f"cluster.pools.{pool.name}.redundant_experts: found {pool.redundant_experts}, expected 0, as experts are "
+            "on FFN workers (ffn.redundant_experts)"
+        )
+    overlap = engine.overlap
+    for name, found in (
+        ("overlap.two_batch", overlap.two_batch),
+        ("overlap.shared_expert", overlap.shared_expert),
+        ("speculative", engine.speculative is not None),
+        ("expert_drift", engine.expert_drift is not None),
+        ("eplb", engine.eplb is not None),
+    ):
+        if found:
+            field = engine_field(pool, name.partition(".")[0]) + name[len(name.partition(".")[0]) :]
+            raise InputError(f"{field}: found in pool {pool.name} with FFN workers, expected none")
+    if config.planner is not None and pool.name in config.planner.pools:
+        raise InputError(f"planner.pools: found {pool.name}, expected a pool without FFN workers")
+    if config.network.backend == "rdma":
+        raise InputError(f"network.backend: found 'rdma' with FFN workers in pool {pool.name}, expected another")
 
 
 def check_memory(pool: PoolConfig, engine: EngineConfig, model: Model, memory: InstanceMemory) -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, partial
+from typing import Any
 
 from pydantic import ValidationError
 
@@ -14,14 +15,12 @@ from aicb import (
     Drafting,
     ExpertLoad,
     Gpu,
-    InstanceMemory,
     IterationModel,
     Model,
     Overlap,
     Partition,
     Precision,
     get_gpu,
-    instance_memory,
     known_gpus,
     parse_expert_load,
 )
@@ -31,11 +30,15 @@ from aicb.experts.drift import ExpertDrift
 from aicb.experts.placed import PlacedExperts
 from aicb.experts.profile import load_profile
 from aicb.iteration.host import load_host
+from aicb.iteration.workers import AttentionWorkerModel, WorkersModel
 from aicb.model.kv_groups import KvGroups
+from aicb.model.worker_split import WorkerSplit
 from aicb.operators.dispatch import ExpertDispatch
+from aicb.operators.memory import MemoryLimits, planned_memory
+from aicb.operators.worker_memory import attention_worker_memory, ffn_worker_memory
 from boundary.errors import InputError
 from boundary.fields import Section
-from vidur_pd.cluster.placement import partition_of
+from vidur_pd.cluster.placement import ffn_partition_of, partition_of
 from vidur_pd.config import NAMED_POLICIES, SCHEDULING_POLICIES, EngineConfig, EplbConfig, PoolConfig, SimulationConfig
 from vidur_pd.config.file import describe
 from vidur_pd.config.own_classes import load_class
@@ -77,6 +80,15 @@ class PoolModel:
     """Passes that draft; where the pool only prefills, those of a layer over prompts, for pools that get its KV."""
     drafts_per_step: int
     """Drafts that a decode verifies; 0: none."""
+    workers: WorkersModel | None = None
+    """Prices of iterations with FFN workers; ``iteration_model`` is then the attention workers' part."""
+    ffn_weights_bytes: int = 0
+    """Of each FFN worker."""
+
+    @property
+    def ffn_gpu(self) -> Gpu:
+        """Of FFN workers, or of all GPUs where there are none."""
+        return self.gpu if self.workers is None else self.workers.ffn_gpu
 
     @property
     def max_batched_tokens(self) -> int:
@@ -170,59 +182,70 @@ def pool_model(config: SimulationConfig, pool: PoolConfig, model: Model, estimat
     if (asked := verified or fed) is not None:
         drafter = drafter_of(asked, engine_field(pool, "speculative"), (model, partition, precision), longest)
 
-    def memory_of(divided: Partition) -> InstanceMemory:
-        return instance_memory(
-            model,
-            divided,
-            precision,
-            gpu,
-            gpu_memory_utilization=engine.gpu_memory_utilization,
-            max_batched_tokens=engine.max_batched_tokens,
-            max_seqs=engine.max_seqs,
-            block_tokens=engine.block_tokens,
-            cuda_graphs=engine.cuda_graphs,
-            drafter=drafter,
-            dispatch=dispatch,
-        )
-
+    split = worker_split_of(pool)
+    limits = MemoryLimits(
+        gpu_memory_utilization=engine.gpu_memory_utilization,
+        max_batched_tokens=engine.max_batched_tokens,
+        max_seqs=engine.max_seqs,
+        block_tokens=engine.block_tokens,
+        cuda_graphs=engine.cuda_graphs,
+        drafter=drafter,
+        dispatch=dispatch,
+    )
+    ffn_gpu, ffn_memory = ffn_gpu_of(config, pool), None
     try:
-        memory = memory_of(partition)
+        if split is None:
+            memory = planned_memory(model, partition, precision, gpu, limits)
+        else:
+            split.check(model)
+            memory = attention_worker_memory(model, split, precision, gpu, limits)
+            ffn_memory = ffn_worker_memory(model, split, precision, ffn_gpu, limits)
     except ValueError as error:
-        others = that_fit(partition, memory_of) if " bytes of " in str(error) else ""
+        has_others = split is None and " bytes of " in str(error)
+        fitting = partial(planned_memory, model, precision=precision, gpu=gpu, limits=limits)
+        others = that_fit(partition, fitting) if has_others else ""
         raise InputError(f"cluster.pools.{pool.name}: {error}{others}") from error
     try:
         load = _expert_load(engine)
-        for holder, divided in ((model, partition), *([(drafter.model, drafter.partition)] if drafter else [])):
+        with_experts = partition if split is None else split.ffn
+        for holder, divided in ((model, with_experts), *([(drafter.model, drafter.partition)] if drafter else [])):
             for moe in expert_kinds(holder):
                 load_profile(load, moe, divided, config.seed)
-        key = (engine.estimator, config.hardware_of(pool), precision)
-        if key not in estimators:
-            is_built_in = key[1] in known_gpus()
-            estimators[key] = _of_built_in(*key) if is_built_in else select_estimator(engine.estimator, gpu, precision)
-        iteration_model = IterationModel(
-            model,
-            partition,
-            precision,
-            gpu,
-            cuda_graphs=engine.cuda_graphs,
-            graph_sizes=engine.graph_sizes,
-            max_seqs=engine.max_seqs,
-            max_batched_tokens=engine.max_batched_tokens,
-            queries=1 if drafting is None else drafting.queries,
-            estimator=estimators[key],
-            expert_load=load,
-            seed=config.seed,
-            overlap=Overlap(overlap.shared_expert, overlap.shared_expert_sm_share),
-            drafter=drafter,
-            experts_kernel=engine.experts_kernel,
-            mla_kernel=engine.mla_kernel,
-            gqa_kernel=engine.gqa_kernel,
-            quant_kernel=engine.quant_kernel,
-            dense_kernel=engine.dense_kernel,
-            rope_kernel=engine.rope_kernel,
-            dispatch=dispatch,
-            host=load_host(engine.host),
-        )
+        of_gpu = partial(_estimator, engine, precision, estimators)
+        options: dict[str, Any] = {
+            "cuda_graphs": engine.cuda_graphs,
+            "graph_sizes": engine.graph_sizes,
+            "max_seqs": engine.max_seqs,
+            "max_batched_tokens": engine.max_batched_tokens,
+            "estimator": of_gpu(config.hardware_of(pool), gpu),
+            "expert_load": load,
+            "seed": config.seed,
+            "experts_kernel": engine.experts_kernel,
+            "mla_kernel": engine.mla_kernel,
+            "gqa_kernel": engine.gqa_kernel,
+            "quant_kernel": engine.quant_kernel,
+            "dense_kernel": engine.dense_kernel,
+            "rope_kernel": engine.rope_kernel,
+            "host": load_host(engine.host),
+        }
+        workers = None
+        if split is None:
+            iteration_model = IterationModel(
+                model,
+                partition,
+                precision,
+                gpu,
+                queries=1 if drafting is None else drafting.queries,
+                overlap=Overlap(overlap.shared_expert, overlap.shared_expert_sm_share),
+                drafter=drafter,
+                dispatch=dispatch,
+                **options,
+            )
+        else:
+            attention = AttentionWorkerModel(split, model, precision, gpu, **options)
+            iteration_model = attention
+            estimator = of_gpu(config.ffn_hardware_of(pool), ffn_gpu)
+            workers = WorkersModel(split, attention, ffn_gpu, estimator, load, config.seed)
     except ValueError as error:
         raise InputError(f"cluster.pools.{pool.name}: {error}") from error
     check_memory(pool, engine, model, memory)
@@ -241,14 +264,49 @@ def pool_model(config: SimulationConfig, pool: PoolConfig, model: Model, estimat
         policy_options=_policy_options(engine, pool, policy),
         drafting=Drafting(method=fed.method) if fed is not None else drafting,
         drafts_per_step=0 if drafting is None else drafting.drafts,
+        workers=workers,
+        ffn_weights_bytes=0 if ffn_memory is None else ffn_memory.weights,
     )
+
+
+def worker_split_of(pool: PoolConfig) -> WorkerSplit | None:
+    """Division into attention workers and FFN workers, if there are any of these.
+
+    Raises: InputError, where their parallel sizes do not go together.
+    """
+    ffn = ffn_partition_of(pool)
+    if pool.ffn is None or ffn is None:
+        return None
+    try:
+        return WorkerSplit(partition_of(pool), ffn, pool.ffn.micro_batches, pool.ffn.messages, pool.ffn.shared_expert)
+    except ValueError as error:
+        raise InputError(f"cluster.pools.{pool.name}.{error}") from None
+
+
+def _estimator(engine: EngineConfig, precision: Precision, known: Estimators, name: str, gpu: Gpu) -> Estimator:
+    """Of a GPU's kernels; ``known`` gets it."""
+    key = (engine.estimator, name, precision)
+    if key not in known:
+        is_built_in = name in known_gpus()
+        known[key] = _of_built_in(*key) if is_built_in else select_estimator(engine.estimator, gpu, precision)
+    return known[key]
+
+
+def ffn_gpu_of(config: SimulationConfig, pool: PoolConfig) -> Gpu:
+    """The GPU of FFN workers, or of all GPUs where there are none. Raises: as `gpu_of`."""
+    if pool.ffn is None or pool.ffn.hardware is None:
+        return gpu_of(config, pool)
+    return _gpu(pool.ffn.hardware, f"cluster.pools.{pool.name}.ffn.hardware")
 
 
 def gpu_of(config: SimulationConfig, pool: PoolConfig) -> Gpu:
     """The pool's GPU. Raises: InputError, where none is known by that name, or nothing of its interconnect."""
-    field = f"cluster.pools.{pool.name}.hardware" if pool.hardware else "hardware"
+    return _gpu(config.hardware_of(pool), f"cluster.pools.{pool.name}.hardware" if pool.hardware else "hardware")
+
+
+def _gpu(name: str, field: str) -> Gpu:
     try:
-        gpu = get_gpu(config.hardware_of(pool))
+        gpu = get_gpu(name)
     except ValueError as error:
         raise InputError(f"{field}: {str(error).removeprefix('gpu: ')}") from None
     try:

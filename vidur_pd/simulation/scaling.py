@@ -71,5 +71,5 @@ def _units(fleet: FleetPlan, instances: tuple[Instance, ...]) -> list[Unit]:
     by_gpus: dict[tuple[int, ...], list[Instance]] = {}
     for instance in instances:
         if instance.placement.pool in fleet.bounds:
-            by_gpus.setdefault(instance.placement.gpus, []).append(instance)
+            by_gpus.setdefault(instance.placement.all_gpus, []).append(instance)
     return [Unit(tuple(roles), roles[0]) for roles in by_gpus.values()]

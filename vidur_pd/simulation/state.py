@@ -13,10 +13,11 @@ from vidur_pd.clock import EventQueue
 from vidur_pd.cluster.instance import Instance
 from vidur_pd.cluster.placement import Placement
 from vidur_pd.execution.communication.pricer import CommunicationPricer
-from vidur_pd.execution.coupling.exact import ExactLauncher
+from vidur_pd.execution.coupling.exact import ExactLauncher, GroupPricers
 from vidur_pd.execution.coupling.expert_weights import InstanceExperts
 from vidur_pd.execution.coupling.plan import Treatment
 from vidur_pd.execution.iteration.pricer import IterationPricer, StageCommunications
+from vidur_pd.execution.iteration.workers import WorkerIterationPricer
 from vidur_pd.scheduling import AskedPolicy, Drafts, Policy, RankState
 from vidur_pd.scheduling.kv_blocks import BlockPool, CountingBlockPool, KvGroups, PrefixCacheSizes
 from vidur_pd.simulation.plan import SimulationPlan
@@ -62,7 +63,8 @@ class SimulationState:
                 return None
             case "exact":
                 pools = [self.plan.pools[instance.placement.pool] for instance in self.instances]
-                pricers = [self.communication_pricers[pool.gpu.interconnect] for pool in pools]
+                known = self.communication_pricers
+                pricers = [GroupPricers(known[p.gpu.interconnect], known[p.ffn_gpu.interconnect]) for p in pools]
                 return ExactLauncher(loop, communications, self.network, pricers, queue, broken_off)
 
 
@@ -90,7 +92,7 @@ def assemble(plan: SimulationPlan) -> SimulationState:
             calibration=calibration,
             traffic=traffic,
         )
-        for gpu in sorted({pool.gpu.interconnect for pool in plan.pools.values()})
+        for gpu in sorted({gpu.interconnect for pool in plan.pools.values() for gpu in (pool.gpu, pool.ffn_gpu)})
     }
     instances = tuple(_instance(plan, index, placement) for index, placement in enumerate(plan.placements))
     experts = tuple(_experts(plan.pools[placement.pool]) for placement in plan.placements)
@@ -107,7 +109,7 @@ def _measurements(plan: SimulationPlan) -> tuple[RealTraffic | None, Calibration
     if capabilities_of(network.backend).sends_traffic:
         from vidur_pd.execution.communication.real_traffic import real_traffic
 
-        return real_traffic(network, (gpu for placement in plan.placements for gpu in placement.gpus)), None
+        return real_traffic(network, (gpu for placement in plan.placements for gpu in placement.all_gpus)), None
     if network.calibration is not None:
         from netsim.formats.calibration_file import read_calibration
 
@@ -129,6 +131,14 @@ def _iteration_pricer(
     experts: InstanceExperts | None,
 ) -> IterationPricer:
     pool = plan.pools[placement.pool]
+    if pool.workers is not None:
+        return WorkerIterationPricer(
+            placement,
+            pool.workers,
+            pricers[pool.gpu.interconnect],
+            pricers[pool.ffn_gpu.interconnect],
+            runs_schedule=plan.coupling.in_force == "exact",
+        )
     return IterationPricer(
         placement,
         pool.iteration_model if experts is None else experts.model,

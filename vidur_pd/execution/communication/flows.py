@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import simccl
 from aicb import Communication
-from aicb.operators.operator import TokenExchange
+from aicb.operators.operator import TokenExchange, WorkerExchange
 
 BF16_BYTES = 2
 
@@ -18,6 +18,16 @@ def planned(what: Communication, communicator: simccl.Communicator, stack: simcc
     if what.exchange is None:
         return simccl.plan_collective(what.op, what.size_bytes, communicator, stack=stack)
     exchange = what.exchange
+    if isinstance(exchange, WorkerExchange):
+        tokens = what.size_bytes / (BF16_BYTES * exchange.hidden)
+        between = simccl.WorkerExchange(
+            exchange.attention_workers,
+            exchange.hidden,
+            exchange.is_fp8,
+            exchange.copies,
+            None if exchange.by_node is None else simccl.ExpertChoice(*exchange.by_node),
+        )
+        return simccl.worker_exchange_plan(between, tokens, communicator, is_return=what.op == "combine")
     tokens = what.size_bytes / (BF16_BYTES * exchange.hidden)
     routing = simccl.ExpectedRouting(tokens, _choice(exchange), communicator)
     mode = simccl.Algorithm.LOW_LATENCY if exchange.is_low_latency else simccl.Algorithm.HIERARCHICAL

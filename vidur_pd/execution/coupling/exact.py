@@ -1,25 +1,32 @@
 """Coupling ``exact``: every collective of every iteration runs as flows on the network of the KV transfers.
 
 The compute time of an iteration is spread evenly between its collectives, which run in turn (the first of each kind,
-then the second, …): the order within a layer is kept, differences between layers are not. Needs a pipeline of one
-stage.
+then the second, …): the order within a layer is kept, differences between layers are not. Iterations with FFN workers
+run as they are scheduled. Needs a pipeline of one stage.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
+from aicb import Communication
 from netsim import NO_FLOW, Completion, FlowGraph, GraphHandle, NetworkBackend, NoPath
 from vidur_pd._core import Loop, RunningIteration
 from vidur_pd.clock import EventQueue, Priority
 from vidur_pd.execution.communication.pricer import CommunicationPricer
 from vidur_pd.execution.coupling.plan import COLLECTIVE
-from vidur_pd.execution.iteration.pricer import Collectives, StageCommunications
+from vidur_pd.execution.iteration.pricer import (
+    Among,
+    Collectives,
+    StageCommunication,
+    StageCommunications,
+    WorkerSchedule,
+)
 from vidur_pd.execution.network_clock import catch_up
 
 KEPT_TEMPLATES = 64
@@ -36,6 +43,18 @@ class IterationGraph:
     """[collectives + 1] flows that stand for compute."""
 
 
+@dataclass(frozen=True, slots=True)
+class GroupPricers:
+    """Who knows the communicators of an instance."""
+
+    own: CommunicationPricer
+    ffn: CommunicationPricer
+    """Among FFN workers; of the same GPU where there are none."""
+
+    def of(self, what: Communication) -> CommunicationPricer:
+        return self.ffn if what.group == "ffn_tp" else self.own
+
+
 class ExactLauncher:
     """Submits each iteration as one flow graph; it ends when its last flow has arrived."""
 
@@ -44,7 +63,7 @@ class ExactLauncher:
         loop: Loop,
         stage_communications: StageCommunications,
         network: NetworkBackend,
-        pricers: Sequence[CommunicationPricer],
+        pricers: Sequence[GroupPricers],
         queue: EventQueue,
         broken_off: Callable[[RunningIteration], None],
     ) -> None:
@@ -59,7 +78,7 @@ class ExactLauncher:
         self._graphs: dict[int, GraphHandle] = {}
         """By number of the iteration."""
         self._dropped: set[GraphHandle] = set()
-        self._templates: OrderedDict[tuple[Collectives, ...], IterationGraph] = OrderedDict()
+        self._templates: OrderedDict[tuple[Collectives, ...] | WorkerSchedule, IterationGraph] = OrderedDict()
 
     def launch(self, iteration: RunningIteration) -> None:
         assert not iteration.is_pipelined, "exact coupling needs one pipeline stage"
@@ -68,10 +87,15 @@ class ExactLauncher:
         if not stage.communication_ps:
             self._loop.schedule_end(iteration)
             return
-        template = self._template(self._stage_communications[stage.load].collectives, self._pricers[iteration.instance])
+        communication, pricers = self._stage_communications[stage.load], self._pricers[iteration.instance]
+        template = self._template(communication, pricers)
         delay_ps = template.graph.delay_ps.copy()
-        steps = np.linspace(0, compute_ps, len(template.pauses) + 1).astype(np.int64)
-        delay_ps[template.pauses] = np.diff(steps)
+        if communication.schedule is None:
+            steps = np.linspace(0, compute_ps, len(template.pauses) + 1).astype(np.int64)
+            delay_ps[template.pauses] = np.diff(steps)
+        else:
+            delay_ps[template.pauses] = stage.pauses_ps
+            delay_ps[template.pauses[0]] += stage.host_ps
         try:
             handle = self._network.submit(replace(template.graph, delay_ps=delay_ps), iteration.start_ps)
         except NoPath:
@@ -103,15 +127,70 @@ class ExactLauncher:
         else:
             self._loop.end(iteration)
 
-    def _template(self, collectives: tuple[Collectives, ...], pricer: CommunicationPricer) -> IterationGraph:
-        if collectives in self._templates:
-            self._templates.move_to_end(collectives)
-            return self._templates[collectives]
-        first_gpu = collectives[0][1][0][0]
-        self._templates[collectives] = _iteration_graph(list(_rounds(collectives, pricer)), first_gpu)
+    def _template(self, communication: StageCommunication, pricers: GroupPricers) -> IterationGraph:
+        key = communication.schedule or communication.collectives
+        if key in self._templates:
+            self._templates.move_to_end(key)
+            return self._templates[key]
+        if communication.schedule is not None:
+            self._templates[key] = scheduled_graph(communication.schedule, pricers)
+        else:
+            collectives = communication.collectives
+            first_gpu = collectives[0][1][0][0]
+            self._templates[key] = _iteration_graph(list(_rounds(collectives, pricers.own)), first_gpu)
         if len(self._templates) > KEPT_TEMPLATES:
             self._templates.popitem(last=False)
-        return self._templates[collectives]
+        return self._templates[key]
+
+
+def scheduled_graph(schedule: WorkerSchedule, pricers: GroupPricers) -> IterationGraph:
+    """Flows of micro-batches that take turns on attention workers and FFN workers (`aicb.iteration.ping_pong`).
+
+    Each resource serves one after another: what is next on it waits for the last flows of what was before. Pauses are
+    in the order of ``Stage.pauses_ps``.
+    """
+    assembly = _Assembly(schedule.layers[0][0].there[1][0][0])
+    free: dict[str, list[int]] = {"attention": [], "there": [], "ffn": [], "back": []}
+
+    def run(on: str, ready: list[int], among: Iterable[Among]) -> tuple[int, list[int]]:
+        """Puts work on a resource; returns its pause, and its last flows."""
+        pause = assembly.pause([*ready, *(flow for flow in free[on] if flow not in ready)])
+        free[on] = _in_turn(assembly, pause, among, pricers)
+        return pause, free[on]
+
+    firsts: list[int] = []
+    pieces: list[int] = []
+    ready: list[list[int]] = [[] for _ in schedule.first]
+    for layer, kind in enumerate(schedule.kind_of_layer):
+        for batch, own in enumerate(schedule.layers[kind]):
+            done = ready[batch]
+            if layer == 0:
+                pause, done = run("attention", done, schedule.first[batch])
+                firsts.append(pause)
+            for on, among, computes in (
+                ("attention", own.attention, True),
+                ("there", (own.there,), False),
+                ("ffn", own.ffn, True),
+                ("back", (own.back,), False),
+            ):
+                pause, done = run(on, done, among)
+                pieces += [pause] if computes else []
+            ready[batch] = done
+    pause, _ = run("attention", [flow for flows in ready for flow in flows], schedule.last)
+    return IterationGraph(assembly.graph(), np.array([*firsts, *pieces, pause], dtype=np.int64))
+
+
+def _in_turn(assembly: _Assembly, pause: int, among: Iterable[Among], pricers: GroupPricers) -> list[int]:
+    """Adds collectives one after another behind a pause; returns the last flows."""
+    last = [pause]
+    for what, groups in among:
+        pricer = pricers.of(what)
+        at = [pricer.communicator(gpus) for gpus in groups if len(gpus) > 1 and what.size_bytes]
+        if not at:
+            continue
+        begin = last[0] if last == [pause] else assembly.pause(last)
+        last = [flow for each in at for flow in assembly.append(pricer.flows(what, each), begin)]
+    return last
 
 
 def _rounds(collectives: tuple[Collectives, ...], pricer: CommunicationPricer) -> Iterator[list[FlowGraph]]:

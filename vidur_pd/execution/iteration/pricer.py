@@ -22,6 +22,38 @@ Collectives = tuple[Communication, tuple[Gpus, ...], int]
 """What, among which groups of GPUs at the same time, how often."""
 
 
+Among = tuple[Communication, tuple[Gpus, ...]]
+"""What, among which groups of GPUs at the same time."""
+
+
+@dataclass(frozen=True, slots=True)
+class LayerCommunication:
+    """Communication of one micro-batch in one layer, in the order in which it runs."""
+
+    attention: tuple[Among, ...]
+    """After attention workers have computed."""
+    there: Among
+    ffn: tuple[Among, ...]
+    """After FFN workers have computed."""
+    back: Among
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerSchedule:
+    """What an iteration of attention workers and FFN workers communicates, piece by piece (`aicb.iteration.ping_pong`).
+
+    Equal where graphs of flows are.
+    """
+
+    kind_of_layer: tuple[int, ...]
+    first: tuple[tuple[Among, ...], ...]
+    """[micro-batches] before the first layer."""
+    layers: tuple[tuple[LayerCommunication, ...], ...]
+    """[kinds of layers][micro-batches]"""
+    last: tuple[Among, ...]
+    """After the last layer of all micro-batches."""
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class LinkLoad:
     """What the collectives of one iteration put on the links they touch."""
@@ -44,6 +76,8 @@ class StageCommunication:
     """All collectives one after another on an idle fabric."""
     load: LinkLoad
     collectives: tuple[Collectives, ...]
+    schedule: WorkerSchedule | None = None
+    """``None``: collectives run one after another."""
 
 
 class StageCommunications:
@@ -170,10 +204,13 @@ class IterationPricer:
 
     def alone_ps(self, batch: Batch) -> int:
         """What an iteration takes on an idle fabric in which only one data-parallel rank has something to do."""
-        idle = Batch.prefill([])
+        return self.idle_ps([batch, *[Batch.empty()] * (self._placement.partition.dp - 1)])
+
+    def idle_ps(self, batches: Sequence[Batch]) -> int:
+        """What an iteration takes on an idle fabric, one like it before and after; ``batches``: one per rank."""
         total_ps = 0
         for stage in range(self._placement.partition.pp):
-            cost = self._model.price([batch, *[idle] * (self._placement.partition.dp - 1)], stage=stage)
+            cost = self._model.price(batches, stage=stage)
             total_ps += cost.compute_ps + self._communicate(stage, cost.communications)[0]
         return total_ps
 
@@ -233,7 +270,7 @@ class IterationPricer:
 
     def _number_of(self, stage: int, communications: tuple[tuple[Communication, int], ...]) -> int:
         """Number of the communication of a stage on the fabric as it is."""
-        key = (self._pricer.state_among(self._placement.gpus), stage, communications)
+        key = (self._pricer.state_among(self._placement.all_gpus), stage, communications)
         if key not in self._numbers:
             groups = tuple((what, self._groups(what.group, stage), count) for what, count in communications)
             stage_communication = StageCommunication(*self._communicate(stage, communications), groups)
@@ -245,7 +282,7 @@ class IterationPricer:
         total_ps = 0
         parts: list[tuple[int, int, CollectiveCost]] = [(0, 0, NO_COST)]
         for turn, (what, count) in enumerate(communications):
-            costs = [self._pricer.cost(what, gpus) for gpus in self._groups(what.group, stage)]
+            costs = [self._cost(what, gpus) for gpus in self._groups(what.group, stage)]
             total_ps += count * max(cost.duration_ps for cost in costs)
             parts += [(turn, count, cost) for cost in costs]
         links, place = np.unique(np.concatenate([cost.links for *_, cost in parts]), return_inverse=True)
@@ -257,6 +294,9 @@ class IterationPricer:
         busy_ps = np.zeros((len(communications) + 1, len(links)))  # groups of one turn are there at the same time
         np.maximum.at(busy_ps, (turns, place), np.concatenate([count * cost.link_busy_ps for _, count, cost in parts]))
         return total_ps, LinkLoad(links, link_bytes, link_flows, busy_ps.sum(axis=0))
+
+    def _cost(self, what: Communication, gpus: Gpus) -> CollectiveCost:
+        return self._pricer.cost(what, gpus)
 
     def _groups(self, group: str, stage: int) -> tuple[Gpus, ...]:
         """GPU groups that run a collective at the same time."""

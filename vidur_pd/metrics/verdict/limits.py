@@ -221,6 +221,9 @@ def _communication(summary: Summary, pool: PoolSummary) -> Found:
             found.advice,
         )
     reason = f"collectives take {percent(pool.communication_share)} of the busy time of {pool.name}"
+    if pool.ffn is not None:
+        advice = f"more micro-batches ({_field(pool, 'ffn.micro_batches')}: {pool.ffn.micro_batches}), or faster NICs"
+        return Found(Limit.COLLECTIVES, pool.name, reason, advice)
     return Found(
         Limit.COLLECTIVES, pool.name, reason, "groups within a node, or compute that hides them (engine.overlap)"
     )

@@ -171,7 +171,11 @@ def cost_per_hour(config: SimulationConfig, prices: Mapping[str, float] | None) 
     if prices is None:
         return None
     pools = config.cluster.pools
-    return sum(hourly_price(prices, config.hardware_of(p)) * p.instances * p.gpus_per_instance for p in pools)
+    return sum(
+        hourly_price(prices, name) * pool.instances * gpus
+        for pool in pools
+        for name, gpus in config.gpus_by_hardware(pool).items()
+    )
 
 
 def workload_of(config: SimulationConfig) -> Workload:

@@ -64,7 +64,8 @@ def deployment(config: SimulationConfig) -> str:
     """GPUs, and pools with their partitions."""
     kinds = Counter[str]()
     for pool in config.cluster.pools:
-        kinds[config.hardware_of(pool).upper()] += pool.instances * pool.gpus_per_instance
+        for name, number in config.gpus_by_hardware(pool).items():
+            kinds[name.upper()] += pool.instances * number
     gpus = " + ".join(f"{number} × {kind}" for kind, number in kinds.items())
     pools = " and ".join(f"{pool.instances} × {partition_text(pool)} {pool.name}" for pool in config.cluster.pools)
     return f"{gpus} as {pools}"

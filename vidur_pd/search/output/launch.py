@@ -25,7 +25,7 @@ def launch_text(config: SimulationConfig) -> str:
         number = f"{pool.instances} instance{'s' if pool.instances > 1 else ''} of {pool.gpus_per_instance}"
         parts.append(f"\n# pool {pool.name} ({pool.role}): {number} {config.hardware_of(pool)}")
         parts.append(" \\\n  ".join(_lines(_command(config, pool))))
-    if config.engine.framework == "vllm":
+    if config.engine.framework == "vllm" and all(pool.ffn is None for pool in config.cluster.pools):
         parts.append(f"\n# The same as a Dynamo graph\n{dump_yaml(dynamo_graph(config))}")
     return "\n".join(parts) + "\n"
 
@@ -37,6 +37,8 @@ def model_name(config: SimulationConfig) -> str:
 
 
 def _command(config: SimulationConfig, pool: PoolConfig) -> list[str]:
+    if pool.ffn is not None:
+        return [f"# no command is known for attention and FFN workers apart: {partition_text(pool)}"]
     match config.engine_of(pool).framework:
         case "vllm":
             return ["vllm", "serve", model_name(config), *vllm_arguments(config, pool)]
@@ -49,7 +51,11 @@ def _command(config: SimulationConfig, pool: PoolConfig) -> list[str]:
 def partition_text(pool: PoolConfig) -> str:
     """Degrees of parallelism that are more than 1."""
     degrees = (("tp", pool.tp), ("ep", pool.ep), ("dp", pool.dp), ("pp", pool.pp))
-    return " ".join(f"{name}{degree}" for name, degree in degrees if degree > 1) or "tp1"
+    own = " ".join(f"{name}{degree}" for name, degree in degrees if degree > 1) or "tp1"
+    if pool.ffn is None:
+        return own
+    of_ffn = (("tp", pool.ffn.tp), ("ep", pool.ffn.ep), ("dp", pool.ffn.dp))
+    return f"{own} ffn({' '.join(f'{name}{degree}' for name, degree in of_ffn if degree > 1) or 'tp1'})"
 
 
 def vllm_arguments(config: SimulationConfig, pool: PoolConfig) -> list[str]:

@@ -1,0 +1,272 @@
+"""Price of iterations of attention workers and FFN workers: pieces of `aicb`, exchanges on the fabric, their schedule.
+
+``compute_ps`` of an iteration is the length of the schedule where communication takes no time; what it is longer on the
+fabric as it is, is exposed communication. Both kinds of workers together compute more than that: what each does is
+logged apart. The schedule's length under load is exact where all communication is slowed down by one factor (coupling
+``fluid``); coupling ``exact`` runs the schedule itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from itertools import chain
+
+import numpy as np
+from numpy.typing import NDArray
+
+from aicb import Batch, Communication
+from aicb.iteration.ping_pong import PingPong, PingPongTime
+from aicb.iteration.pricing import PHASES
+from aicb.iteration.workers import HEAD, FfnLayer, MicroBatchCost, SplitIterationCost, WorkersModel
+from netsim.fabric import FabricState, Gpus
+from vidur_pd._core import RunningIteration, Stage
+from vidur_pd.cluster.placement import Placement
+from vidur_pd.execution.communication.pricer import CollectiveCost, CommunicationPricer
+from vidur_pd.execution.iteration.pricer import (
+    Among,
+    IterationPricer,
+    LayerCommunication,
+    StageCommunication,
+    WorkerSchedule,
+)
+
+Listed = tuple[tuple[Communication, int], ...]
+
+
+class WorkerIterationPricer(IterationPricer):
+    """Prices the iterations of one instance with FFN workers, one by one."""
+
+    def __init__(
+        self,
+        placement: Placement,
+        workers: WorkersModel,
+        pricer: CommunicationPricer,
+        ffn_pricer: CommunicationPricer,
+        *,
+        runs_schedule: bool = False,
+    ) -> None:
+        """``pricer``: of the exchange, and among attention workers; ``ffn_pricer``: among FFN workers.
+        ``runs_schedule``: iterations become flow graphs, which need the length of every piece.
+        """
+        super().__init__(placement, workers.attention, pricer)
+        self._workers, self._ffn_pricer, self._runs_schedule = workers, ffn_pricer, runs_schedule
+        self._layers_of_kind = np.bincount(workers.kind_of_layer, minlength=len(workers.networks)).tolist()
+        self._schedules: dict[tuple[FabricState, WorkerSchedule], int] = {}
+
+    @property
+    def _is_priced_by_core(self) -> bool:
+        return False
+
+    def price(self, iteration: RunningIteration) -> None:
+        cost = self._workers.price(self._batches(iteration))
+        self._estimated.update(cost.estimated_operators)
+        schedule = self._schedule(cost)
+        length = self._length(cost, schedule)
+        number = self._number_of_schedule(schedule)
+        idle_ps = round(length.lasting_ps(0.0))
+        attention_ps = sum(each.attention_ps + each.embedding_ps for each in cost.micro_batches)
+        attention_ps += cost.host_ps + cost.head_ps
+        ffn_ps = sum(count * layer.compute_ps for layer, count in self._ffn_layers(cost))
+        stage = Stage(
+            compute_ps=idle_ps + cost.host_ps,
+            communication_ps=self._stage_communications[number].communication_ps,
+            load=number,
+            host_ps=cost.host_ps,
+            phase_ps=_phases_ps(cost, self._ffn_layers(cost), length, idle_ps),
+            estimated_ps=round(idle_ps * self._estimated_share(cost)),
+            not_overlapped_ps=length.not_overlapped_ps - idle_ps,
+            overlapped=length.overlapped,
+            prepare_ps=cost.prepare_ps,
+            launch_ps=cost.launch_ps,
+            attention_ps=attention_ps,
+            ffn_ps=ffn_ps,
+            pauses_ps=_pauses_ps(cost, schedule) if self._runs_schedule else (),
+        )
+        iteration.set_stages([stage], np.array([stage.compute_ps], dtype=np.int64))
+
+    def idle_ps(self, batches: Sequence[Batch]) -> int:
+        cost = self._workers.price(batches)
+        length = self._length(cost, self._schedule(cost))
+        return max(round(length.lasting_ps()) + cost.host_ps, cost.prepare_ps + cost.launch_ps)
+
+    def _ffn_layers(self, cost: SplitIterationCost) -> list[tuple[FfnLayer, int]]:
+        """Layers of all micro-batches on FFN workers, and how many there are of each."""
+        return [
+            (layer, count)
+            for batch in cost.micro_batches
+            for layer, count in zip(batch.layers, self._layers_of_kind, strict=True)
+        ]
+
+    def _estimated_share(self, cost: SplitIterationCost) -> float:
+        """Of what both kinds of workers compute."""
+        estimated_ps, total_ps = cost.head.estimated_ps, cost.head.total_ps
+        for batch in cost.micro_batches:
+            estimated_ps += batch.attention.estimated_ps
+            total_ps += batch.attention.compute_ps - batch.attention.host_ps
+        for layer, count in self._ffn_layers(cost):
+            estimated_ps += count * layer.operators.estimated_ps
+            total_ps += count * layer.operators.total_ps
+        return min(estimated_ps / total_ps, 1.0)
+
+    def _schedule(self, cost: SplitIterationCost) -> WorkerSchedule:
+        batches = cost.micro_batches
+        divided = [self._of_attention(each.attention.communications) for each in batches]
+        layers = tuple(
+            tuple(
+                LayerCommunication(
+                    attention=per_layer,
+                    there=self._among(batch.layers[kind].there),
+                    ffn=tuple(self._among(what) for what, _ in batch.layers[kind].operators.communications),
+                    back=self._among(batch.layers[kind].back),
+                )
+                for batch, (_, per_layer) in zip(batches, divided, strict=True)
+            )
+            for kind in range(len(self._workers.networks))
+        )
+        last = tuple(self._among(what) for what, _ in cost.head.communications)
+        return WorkerSchedule(self._workers.kind_of_layer, tuple(first for first, _ in divided), layers, last)
+
+    def _of_attention(self, listed: Listed) -> tuple[tuple[Among, ...], tuple[Among, ...]]:
+        """Collectives before the first layer, the embedding's, which comes first, and those of every layer."""
+        has_embedding = self._placement.partition.tp > 1
+        first, per_layer = (listed[:1], listed[1:]) if has_embedding else ((), listed)
+        return tuple(self._among(what) for what, _ in first), tuple(self._among(what) for what, _ in per_layer)
+
+    def _length(self, cost: SplitIterationCost, schedule: WorkerSchedule) -> PingPongTime:
+        return ping_pong(cost, schedule, self._duration_ps).time()
+
+    def _duration_ps(self, among: Iterable[Among]) -> int:
+        """Of collectives one after another."""
+        return sum(max(self._cost(what, gpus).duration_ps for gpus in groups) for what, groups in among)
+
+    def _number_of_schedule(self, schedule: WorkerSchedule) -> int:
+        """Number of the communication of an iteration on the fabric as it is."""
+        key = (self._pricer.state_among(self._placement.all_gpus), schedule)
+        if key not in self._schedules:
+            listed = _counted(schedule)
+            total_ps, load = self._communicate(0, listed)
+            groups = tuple((what, self._groups(what.group, 0), count) for what, count in listed)
+            self._schedules[key] = self._stage_communications.remember(
+                StageCommunication(total_ps, load, groups, schedule)
+            )
+        return self._schedules[key]
+
+    def _among(self, what: Communication) -> Among:
+        return what, self._groups(what.group, 0)
+
+    def _cost(self, what: Communication, gpus: Gpus) -> CollectiveCost:
+        return (self._ffn_pricer if what.group == "ffn_tp" else self._pricer).cost(what, gpus)
+
+    def _groups(self, group: str, stage: int) -> tuple[Gpus, ...]:
+        match group:
+            case "workers":
+                return (self._placement.all_gpus,)
+            case "ffn_tp":
+                return self._placement.ffn_groups()
+            case _:
+                return super()._groups(group, stage)
+
+
+def ping_pong(
+    cost: SplitIterationCost, schedule: WorkerSchedule, duration_ps: Callable[[Iterable[Among]], int]
+) -> PingPong:
+    """The schedule with the times of its pieces, communication as on an idle fabric."""
+    layers = len(schedule.kind_of_layer)
+    return PingPong(
+        kind_of_layer=schedule.kind_of_layer,
+        pieces=[
+            [
+                (
+                    (batch.attention_ps / layers, duration_ps(own.attention)),
+                    (0, duration_ps([own.there])),
+                    (batch.layers[kind].compute_ps, duration_ps(own.ffn)),
+                    (0, duration_ps([own.back])),
+                )
+                for batch, own in zip(cost.micro_batches, of_kind, strict=True)
+            ]
+            for kind, of_kind in enumerate(schedule.layers)
+        ],
+        first=[
+            (batch.embedding_ps, duration_ps(first))
+            for batch, first in zip(cost.micro_batches, schedule.first, strict=True)
+        ],
+        last=(cost.head_ps, duration_ps(schedule.last)),
+    )
+
+
+def least_ps(cost: SplitIterationCost, kind_of_layer: Sequence[int]) -> int:
+    """What an iteration takes at least: the schedule where communication takes no time."""
+    layers = len(kind_of_layer)
+    schedule = PingPong(
+        kind_of_layer=kind_of_layer,
+        pieces=[
+            [
+                ((batch.attention_ps / layers, 0), (0, 0), (batch.layers[kind].compute_ps, 0), (0, 0))
+                for batch in cost.micro_batches
+            ]
+            for kind in range(len(cost.micro_batches[0].layers))
+        ],
+        first=[(batch.embedding_ps, 0) for batch in cost.micro_batches],
+        last=(cost.head_ps, 0),
+    )
+    return max(round(schedule.time().lasting_ps(0.0)) + cost.host_ps, cost.prepare_ps + cost.launch_ps)
+
+
+def _counted(schedule: WorkerSchedule) -> Listed:
+    """All collectives of an iteration, and how often each runs."""
+    found: dict[Communication, int] = {}
+    per_kind = np.bincount(schedule.kind_of_layer, minlength=len(schedule.layers)).tolist()
+    for (what, _), count in chain(
+        ((among, 1) for first in schedule.first for among in first),
+        (
+            (among, count)
+            for of_kind, count in zip(schedule.layers, per_kind, strict=True)
+            for own in of_kind
+            for among in (*own.attention, own.there, *own.ffn, own.back)
+        ),
+        ((among, 1) for among in schedule.last),
+    ):
+        found[what] = found.get(what, 0) + count
+    return tuple(found.items())
+
+
+def _phases_ps(
+    cost: SplitIterationCost, layers: Iterable[tuple[FfnLayer, int]], length: PingPongTime, whole_ps: int
+) -> tuple[int, ...]:
+    """``whole_ps`` by phases: what of the longest path is attention workers' by theirs, and FFN workers' by theirs."""
+    attention = _sum((each.attention.phase_ps, 1) for each in cost.micro_batches)
+    ffn = _sum((layer.operators.phase_ps, count) for layer, count in layers)
+    found = attention * (length.attention_ps / max(attention.sum(), 1.0))
+    found += ffn * (length.ffn_ps / max(ffn.sum(), 1.0))
+    found[HEAD] += length.last_ps
+    rounded = np.rint(found).astype(np.int64)
+    rounded[np.argmax(rounded)] += whole_ps - rounded.sum()
+    return tuple(rounded.tolist())
+
+
+def _sum(phases: Iterable[tuple[tuple[int, ...], int]]) -> NDArray[np.float64]:
+    """Of times by phase, each so many times."""
+    total = np.zeros(len(PHASES))
+    for each, count in phases:
+        total += np.array(each) * count
+    return total
+
+
+def _pauses_ps(cost: SplitIterationCost, schedule: WorkerSchedule) -> list[int]:
+    """What is computed piece by piece: micro-batches before the first layer, then by layer and micro-batch attention
+    and FFN, then the last piece."""
+    layers = len(schedule.kind_of_layer)
+
+    def attention_ps(batch: MicroBatchCost, layer: int) -> int:
+        return (layer + 1) * batch.attention_ps // layers - layer * batch.attention_ps // layers
+
+    return [
+        *(batch.embedding_ps for batch in cost.micro_batches),
+        *(
+            piece_ps
+            for layer, kind in enumerate(schedule.kind_of_layer)
+            for batch in cost.micro_batches
+            for piece_ps in (attention_ps(batch, layer), batch.layers[kind].compute_ps)
+        ),
+        cost.head_ps,
+    ]
