@@ -71,7 +71,7 @@ class DecodeTimes:
         every request attends to j more tokens."""
 
     def of_equal(self, kv_tokens: NDArray[np.int64], requests: int) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
-        """[batches] µs and whether they are estimates of ``requests`` equal requests each, the same bits as ``over``."""
+        """[batches] µs and whether they are estimates, of ``requests`` equal requests each: the bits of ``over``."""
 
 class KeySpan:
     """Keys that a query sees where it does not see all past ones, see aicb/model/key_span.py."""
