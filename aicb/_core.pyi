@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from enum import Enum
+from typing import overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -303,6 +304,9 @@ class ClockLaw:
     def slowdown(self, tensor_share: NDArray[np.float64]) -> NDArray[np.float64]:
         """[iterations] by which what follows the clock takes longer than at the reference."""
 
+@overload
+def clocked_share(time_us: float, memory_us: float) -> float: ...
+@overload
 def clocked_share(time_us: NDArray[np.float64], memory_us: NDArray[np.float64]) -> NDArray[np.float64]:
     """[kernels] part of the time that follows the clock: ``1 − min(memory time / time, 1)²``."""
 
