@@ -72,12 +72,14 @@ double DecodeTimes::scaled_us(double found_us, double kv_tokens) const {
 void DecodeTimes::volumes(const std::int64_t* kv_tokens, std::size_t count, std::size_t steps, double* volume) const {
     const std::int64_t block = split_kv.block_tokens;
     assert(block <= kMostBlockTokens);
-    std::array<std::int64_t, kMostBlockTokens> residues{};
     std::int64_t blocks = split_kv.overhead_blocks * static_cast<std::int64_t>(count);
     for (std::size_t i = 0; i < count; ++i) blocks += split_kv.blocks_of(kv_tokens[i]);
-    if (steps > 1) {
-        for (std::size_t i = 0; i < count; ++i) ++residues[static_cast<std::size_t>(kv_tokens[i] % block)];
+    if (steps == 1) {
+        volume[0] = split_kv.volume_of(blocks);
+        return;
     }
+    std::array<std::int64_t, kMostBlockTokens> residues{};
+    for (std::size_t i = 0; i < count; ++i) ++residues[static_cast<std::size_t>(kv_tokens[i] % block)];
     std::int64_t opening = 0;  // residue of the requests that open a block in the next step
     for (std::size_t step = 0; step < steps; ++step) {
         volume[step] = split_kv.volume_of(blocks);
