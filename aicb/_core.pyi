@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from enum import Enum
+from typing import overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -69,6 +70,9 @@ class DecodeTimes:
     def over(self, kv_tokens: NDArray[np.int64], steps: int) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
         """[batches, steps] µs and [batches] whether they are estimates, of ``kv_tokens`` [batches, requests]; in step j
         every request attends to j more tokens."""
+
+    def of_equal(self, kv_tokens: NDArray[np.int64], requests: int) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+        """[batches] µs and whether they are estimates, of ``requests`` equal requests each: the bits of ``over``."""
 
 class KeySpan:
     """Keys that a query sees where it does not see all past ones, see aicb/model/key_span.py."""
@@ -300,6 +304,9 @@ class ClockLaw:
     def slowdown(self, tensor_share: NDArray[np.float64]) -> NDArray[np.float64]:
         """[iterations] by which what follows the clock takes longer than at the reference."""
 
+@overload
+def clocked_share(time_us: float, memory_us: float) -> float: ...
+@overload
 def clocked_share(time_us: NDArray[np.float64], memory_us: NDArray[np.float64]) -> NDArray[np.float64]:
     """[kernels] part of the time that follows the clock: ``1 − min(memory time / time, 1)²``."""
 

@@ -7,6 +7,7 @@
 #include <aicb/two_batch.hpp>
 #include <algorithm>
 #include <array>
+#include <tuple>
 #include <utility>
 
 #include "stage_pricing.hpp"
@@ -42,6 +43,18 @@ void bind_decode_calls(py::class_<DecodeTimes, std::shared_ptr<DecodeTimes>>& de
             return std::pair(time_us, is_estimate);
         },
         py::arg("kv_tokens"), py::arg("steps"));
+    decodes.def(
+        "of_equal",
+        [](const DecodeTimes& times, const Integers& kv_tokens, std::int64_t requests) {
+            py::array_t<double> time_us(kv_tokens.size());
+            py::array_t<bool> is_estimate(kv_tokens.size());
+            for (py::ssize_t batch = 0; batch < kv_tokens.size(); ++batch) {
+                std::tie(time_us.mutable_data()[batch], is_estimate.mutable_data()[batch]) =
+                    times.of_equal(kv_tokens.data()[batch], requests);
+            }
+            return std::pair(time_us, is_estimate);
+        },
+        py::arg("kv_tokens"), py::arg("requests"));
 }
 
 void bind_spans(py::module_& module) {

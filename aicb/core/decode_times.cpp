@@ -49,6 +49,12 @@ bool DecodeTimes::over(const std::int64_t* kv_tokens, std::size_t count, std::si
     return is_estimate || transfer || is_far;
 }
 
+std::pair<double, bool> DecodeTimes::of_equal(std::int64_t kv_tokens, std::int64_t count) const {
+    const double volume = split_kv.volume_of(count * (split_kv.overhead_blocks + split_kv.blocks_of(kv_tokens)));
+    const bool is_far = volume < low || volume > high;
+    return {scaled_us(time.at(volume), static_cast<double>(count * kv_tokens)), is_estimate || transfer || is_far};
+}
+
 // Held to the roofline, and on the GPU in question.
 double DecodeTimes::scaled_us(double found_us, double kv_tokens) const {
     found_us = std::max(found_us, bound.least_us(kv_tokens));
@@ -66,16 +72,17 @@ double DecodeTimes::scaled_us(double found_us, double kv_tokens) const {
 void DecodeTimes::volumes(const std::int64_t* kv_tokens, std::size_t count, std::size_t steps, double* volume) const {
     const std::int64_t block = split_kv.block_tokens;
     assert(block <= kMostBlockTokens);
-    std::array<std::int64_t, kMostBlockTokens> residues{};
     std::int64_t blocks = split_kv.overhead_blocks * static_cast<std::int64_t>(count);
-    for (std::size_t i = 0; i < count; ++i) blocks += (kv_tokens[i] + block - 1) / block;
-    if (steps > 1) {
-        for (std::size_t i = 0; i < count; ++i) ++residues[static_cast<std::size_t>(kv_tokens[i] % block)];
+    for (std::size_t i = 0; i < count; ++i) blocks += split_kv.blocks_of(kv_tokens[i]);
+    if (steps == 1) {
+        volume[0] = split_kv.volume_of(blocks);
+        return;
     }
-    const auto parts = static_cast<double>(split_kv.parts), overhead = static_cast<double>(split_kv.overhead_blocks);
+    std::array<std::int64_t, kMostBlockTokens> residues{};
+    for (std::size_t i = 0; i < count; ++i) ++residues[static_cast<std::size_t>(kv_tokens[i] % block)];
     std::int64_t opening = 0;  // residue of the requests that open a block in the next step
     for (std::size_t step = 0; step < steps; ++step) {
-        volume[step] = static_cast<double>(blocks) / parts + overhead;
+        volume[step] = split_kv.volume_of(blocks);
         blocks += residues[static_cast<std::size_t>(opening)];
         opening = opening == 0 ? block - 1 : opening - 1;
     }

@@ -9,6 +9,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <utility>
 #include <vector>
 
 namespace aicb {
@@ -35,6 +36,11 @@ struct SplitKv {
     double unequal_share;
     double unequal_from_us;
     double equal_spread;  // the relative spread that costs the full penalty; in proportion below it
+
+    std::int64_t blocks_of(std::int64_t kv_tokens) const { return (kv_tokens + block_tokens - 1) / block_tokens; }
+    double volume_of(std::int64_t blocks) const {
+        return static_cast<double>(blocks) / static_cast<double>(parts) + static_cast<double>(overhead_blocks);
+    }
 
     double penalty_us(double equal_us, double spread) const {
         const double share = std::min(spread / equal_spread, 1.0);
@@ -73,6 +79,8 @@ class DecodeTimes {
     // Times [steps] of `count` requests; in step j every request attends to j more tokens than `kv_tokens` says.
     // Returns whether they are estimates.
     bool over(const std::int64_t* kv_tokens, std::size_t count, std::size_t steps, double* time_us) const;
+    // The first step of requests of one length, the same bits as `over`: time, and whether it is an estimate.
+    std::pair<double, bool> of_equal(std::int64_t kv_tokens, std::int64_t count) const;
 
   private:
     double scaled_us(double found_us, double kv_tokens) const;

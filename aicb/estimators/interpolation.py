@@ -79,27 +79,38 @@ class InterpolationEstimator:
 
     def times(self, costs: CostTable) -> ManyTimes:
         """See ``Estimator.times``. Kernels without a place on a surface are priced one by one."""
-        families: defaultdict[tuple[Surface, bool], list[tuple[int, Shape]]] = defaultdict(list)
-        alone: list[int] = []
+        kinds: defaultdict[tuple[type[Kernel], Hashable], list[int]] = defaultdict(list)
         for number, kernel in enumerate(costs.kernels):
-            times = self.times_of(kernel)
-            place = None if times is None else times.place(kernel)
-            if times is None or place is None:
-                alone.append(number)
-                continue
-            surface, shape = place
-            families[surface, times.has_stand_ins].append((number, shape))
+            kinds[type(kernel), kernel.variant(self.precision)].append(number)
         found = ManyTimes(np.zeros(len(costs.kernels)), np.zeros(len(costs.kernels), dtype=np.bool_))
-        for (surface, has_stand_ins), placed in families.items():
-            numbers, shapes = zip(*placed, strict=True)
-            far = self._fill(costs, found, surface, numbers, shapes)
-            alone += far if has_stand_ins else []
+        alone: list[int] = []
+        for (kind, variant), numbers in kinds.items():
+            times = self.fitted(kind, variant)
+            alone += numbers if times is None else self._fill(costs, found, times, numbers)
         for number in alone:
             one = self.price(costs.kernels[number])
             found.time_us[number], found.is_estimate[number] = one.time_us, one.is_estimate
         return found
 
     def _fill(
+        self, costs: CostTable, found: ManyTimes, times: KernelTimes[Kernel], numbers: Sequence[int]
+    ) -> list[int]:
+        """Writes the times of kernels of one variant; returns the numbers of those to be priced one by one."""
+        families: defaultdict[Surface, list[tuple[int, Shape]]] = defaultdict(list)
+        alone: list[int] = []
+        for number in numbers:
+            place = times.place(costs.kernels[number])
+            if place is None:
+                alone.append(number)
+            else:
+                families[place[0]].append((number, place[1]))
+        for surface, placed in families.items():
+            own, shapes = zip(*placed, strict=True)
+            far = self._fill_family(costs, found, surface, own, shapes)
+            alone += far if times.has_stand_ins else []
+        return alone
+
+    def _fill_family(
         self, costs: CostTable, found: ManyTimes, surface: Surface, numbers: Sequence[int], listed: Sequence[Shape]
     ) -> list[int]:
         """Writes the times of one family; returns the numbers of those far from its measurements."""

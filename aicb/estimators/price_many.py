@@ -16,7 +16,7 @@ from aicb.estimators.interpolation import InterpolationEstimator
 from aicb.kernels.decode_attention import DecodeAttention
 from aicb.kernels.fitting.estimate import ManyTimes, VolumeTimes
 from aicb.kernels.fitting.kriging import Floats
-from aicb.kernels.fitting.surface import Surface
+from aicb.kernels.fitting.surface import Surface, distinct_shapes
 from aicb.kernels.gemm import Gemm, dense_bytes
 from aicb.kernels.kernel import KernelTimes, SurfaceTimes
 from aicb.kernels.pairs import causal_pairs
@@ -81,11 +81,11 @@ def _prefills(estimator: InterpolationEstimator, shapes: Floats) -> ManyTimes:
     shapes = np.column_stack([shapes[:, :4], np.ones(len(kv)), kv, new])
     if (new > kv).any():
         raise InputError("columns: found kv_len below q_len, expected past and new tokens")
-    geometries, inverse = np.unique(shapes[:, :4], axis=0, return_inverse=True)
+    geometries, inverse = distinct_shapes(shapes[:, :4])
     nothing = np.ones(1, dtype=np.int64)
     kernels = [PrefillAttention(nothing, nothing, *geometry) for geometry in geometries.astype(np.int64).tolist()]
     rates = np.array([(each.flops_per_pair, each.bytes_per_kv_token, each.bytes_per_new_token) for each in kernels])
-    per_pair, per_kv, per_new = rates[inverse.reshape(-1)].T
+    per_pair, per_kv, per_new = rates[inverse].T
     flops, moved = per_pair * causal_pairs(new, kv), per_kv * kv + per_new * new
     is_resident = (estimator.timing == "graph") & (moved <= estimator.gpu.l2_bytes)
     memory_us = np.where(is_resident, 0.0, moved / estimator.gpu.hbm_bytes_per_s * 1e6)
@@ -98,18 +98,16 @@ def _prefills(estimator: InterpolationEstimator, shapes: Floats) -> ManyTimes:
 
 def _decodes(estimator: InterpolationEstimator, shapes: Floats) -> ManyTimes:
     """One function per geometry and batch size, evaluated at all lengths."""
-    sites, inverse = np.unique(shapes[:, :4], axis=0, return_inverse=True)
-    order = np.argsort(inverse.reshape(-1), kind="stable")
-    parts = np.split(order, np.searchsorted(inverse.reshape(-1)[order], np.arange(1, len(sites))))
+    sites, inverse = distinct_shapes(shapes[:, :4])
+    order = np.argsort(inverse, kind="stable")
+    parts = np.split(order, np.searchsorted(inverse[order], np.arange(1, len(sites))))
     time_us, is_estimate = np.empty(len(shapes)), np.empty(len(shapes), dtype=np.bool_)
     nothing = np.ones(1, dtype=np.int64)
     for site, part in zip(sites.astype(np.int64).tolist(), parts, strict=True):
         heads, kv_heads, dim, batch = site
         function = estimator.decode_times(DecodeAttention(nothing, heads, kv_heads, dim), batch)
         assert isinstance(function, VolumeTimes)
-        lengths = np.repeat(shapes[part, 4:].astype(np.int64), batch, axis=1)
-        steps, is_estimate[part] = function.times.over(lengths, 1)
-        time_us[part] = steps[:, 0]
+        time_us[part], is_estimate[part] = function.times.of_equal(shapes[part, 4].astype(np.int64), batch)
     return ManyTimes(time_us, is_estimate)
 
 

@@ -92,7 +92,8 @@ class Pricing:
     def loads(self, costs: CostTable, time_us: NDArray[np.float64]) -> NDArray[np.float64]:
         """[3, kernels] time, the part of it that follows the clock, load as in `load` [µs]."""
         shares = clocked_shares(time_us, costs.moved_bytes, self.gpu.hbm_bytes_per_s)
-        bases, slopes = np.array([(load.base, load.slope) for load in (each.power_load for each in costs.kernels)]).T
+        power = [each.power_load for each in costs.kernels]
+        bases, slopes = np.array([load.base for load in power]), np.array([load.slope for load in power])
         tensor_us = costs.flops / costs.peak_flops(self.gpu) * 1e6
         return np.array([time_us, shares * time_us, bases * time_us + slopes * tensor_us])
 
@@ -107,7 +108,7 @@ def price_lists(lists: Sequence[Sequence[Operator]], pricing: Pricing) -> list[P
     computing = [[each for each in listed if not isinstance(each.kernel, Communication)] for listed in lists]
     operators = [operator for listed in computing for operator in listed]
     if not operators:
-        return [_summed([], listed, np.zeros((3, 0), dtype=np.int64), []) for listed in lists]
+        return _summed(lists, computing, np.zeros((3, 0), dtype=np.int64), np.zeros(0, dtype=np.bool_))
     kernels = [kernel for operator in operators if not isinstance(kernel := operator.kernel, Communication)]
     costs = CostTable.from_costs(kernels, [operator.cost for operator in operators])
     found = pricing.estimator.times(costs)
@@ -115,9 +116,7 @@ def price_lists(lists: Sequence[Sequence[Operator]], pricing: Pricing) -> list[P
     counts = np.array([operator.count for operator in operators])
     loads_us = pricing.loads(costs, found.time_us - saved_us)
     loads_ps = np.rint(loads_us * counts * PS_PER_US).astype(np.int64)
-    ends = np.cumsum([len(listed) for listed in computing])[:-1]
-    columns = zip(computing, lists, np.split(loads_ps, ends, axis=1), np.split(found.is_estimate, ends), strict=True)
-    return [_summed(own, listed, own_ps, flags.tolist()) for own, listed, own_ps, flags in columns]
+    return _summed(lists, computing, loads_ps, found.is_estimate)
 
 
 def _are_fused(lists: Sequence[Sequence[Operator]]) -> list[bool]:
@@ -131,17 +130,44 @@ def _are_fused(lists: Sequence[Sequence[Operator]]) -> list[bool]:
 
 
 def _summed(
-    computing: Sequence[Operator], listed: Sequence[Operator], loads_ps: NDArray[np.int64], are_estimates: list[bool]
-) -> PricedOperators:
-    """One list of which ``computing`` takes ``loads_ps`` [3, computing]: total, clocked and tensor time."""
-    phase_ps = dict.fromkeys(PHASES, 0)
-    estimated_ps, estimated = 0, set()
-    for operator, time_ps, is_estimate in zip(computing, loads_ps[0].tolist(), are_estimates, strict=True):
-        phase_ps[operator.phase] += time_ps
-        if is_estimate:
-            estimated_ps += time_ps
-            estimated.add(operator.name)
-    total_ps, clocked_ps, tensor_ps = loads_ps.sum(axis=1).tolist()
-    communications = tuple((each.kernel, each.count) for each in listed if isinstance(each.kernel, Communication))
-    phases = tuple(phase_ps.values())
-    return PricedOperators(phases, total_ps, estimated_ps, frozenset(estimated), communications, clocked_ps, tensor_ps)
+    lists: Sequence[Sequence[Operator]],
+    computing: Sequence[Sequence[Operator]],
+    loads_ps: NDArray[np.int64],
+    are_estimates: NDArray[np.bool_],
+) -> list[PricedOperators]:
+    """Each list, of which the ``computing`` ones take ``loads_ps`` [3, computing]: total, clocked and tensor time."""
+    time_ps = loads_ps[0]
+    phases = np.array([_PLACES[operator.phase] for listed in computing for operator in listed], dtype=np.int64)
+    rows = [
+        *loads_ps,
+        np.where(are_estimates, time_ps, 0),
+        *(np.where(phases == of, time_ps, 0) for of in _PLACES.values()),
+    ]
+    ends = np.cumsum([0, *(len(listed) for listed in computing)])
+    before = np.concatenate([np.zeros((len(rows), 1), dtype=np.int64), np.cumsum(rows, axis=1)], axis=1)
+    sums = np.diff(before[:, ends], axis=1).T.tolist()
+    estimated = _estimated_names(computing, are_estimates, ends)
+    return [
+        PricedOperators(tuple(phase_ps), total_ps, estimated_ps, names, _communications(listed), clocked_ps, tensor_ps)
+        for listed, names, (total_ps, clocked_ps, tensor_ps, estimated_ps, *phase_ps) in zip(
+            lists, estimated, sums, strict=True
+        )
+    ]
+
+
+_PLACES = {phase: place for place, phase in enumerate(PHASES)}
+
+
+def _communications(listed: Sequence[Operator]) -> tuple[tuple[Communication, int], ...]:
+    return tuple((each.kernel, each.count) for each in listed if isinstance(each.kernel, Communication))
+
+
+def _estimated_names(
+    lists: Sequence[Sequence[Operator]], are_estimates: NDArray[np.bool_], ends: NDArray[np.int64]
+) -> list[frozenset[str]]:
+    """[lists] names of the estimated operators of each; ``ends``: number of operators before each list."""
+    found: list[set[str]] = [set() for _ in lists]
+    for operator in np.flatnonzero(are_estimates).tolist():
+        place = int(np.searchsorted(ends, operator, side="right")) - 1
+        found[place].add(lists[place][operator - int(ends[place])].name)
+    return [frozenset(names) for names in found]

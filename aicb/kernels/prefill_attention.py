@@ -23,7 +23,14 @@ import aicb._core as _core
 from aicb.kernels.columns import Columns, chunks, kv_dtype
 from aicb.kernels.fitting.estimate import Estimate
 from aicb.kernels.fitting.kriging import Floats, Scales
-from aicb.kernels.fitting.surface import AXIS_REACH, SITE_REACH_OCTAVES, ReferenceModel, Surface, on_grid
+from aicb.kernels.fitting.surface import (
+    AXIS_REACH,
+    SITE_REACH_OCTAVES,
+    ReferenceModel,
+    Surface,
+    distinct_shapes,
+    on_grid,
+)
 from aicb.kernels.kernel import Kernel, KernelCost, KernelTimes, Shape
 from aicb.kernels.pairs import causal_pairs
 from aicb.kernels.point import Point, SweptModel, point
@@ -258,8 +265,8 @@ class PrefillTimes(KernelTimes[PrefillAttention]):
 
     def are_estimates(self, shapes: Floats) -> NDArray[np.bool_]:
         """[shapes] whether no measurement within reach supports the time of one request."""
-        sites, inverse = np.unique(shapes[:, :4], axis=0, return_inverse=True)
-        is_far = (self._octaves(sites) > SITE_REACH_OCTAVES)[inverse.reshape(-1)]
+        sites, inverse = distinct_shapes(shapes[:, :4])
+        is_far = (self._octaves(sites) > SITE_REACH_OCTAVES)[inverse]
         return np.asarray(is_far | ~self._is_inside(shapes[:, 5], shapes[:, 6]))
 
     def _is_inside(self, kv: NDArray[np.number], new: NDArray[np.number]) -> NDArray[np.bool_]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from itertools import chain
 from typing import Literal, get_args
 
 from aicb.kernels.elementwise import Elementwise
@@ -37,15 +38,20 @@ def multiplied_by(kernel: DenseKernel, operators: Iterable[Operator]) -> list[Op
     listed = list(operators)
     if kernel == "deep_gemm":
         return listed
-    products = [each.kernel for each in listed if isinstance(each.kernel, Gemm) and each.kernel.dtype == "fp8"]
-    if not all(product.m < SWAPPED_BELOW_ROWS and not product.n % 64 and not product.k % 128 for product in products):
+    products = (each.kernel for each in listed if isinstance(each.kernel, Gemm) and each.kernel.dtype == "fp8")
+    first = next(products, None)
+    if first is None or not all(map(_can_swap, chain((first,), products))):
         return listed
-    return [each for operator in listed for each in _swapped(operator)] if products else listed
+    return [each for operator in listed for each in _swapped(operator)]
 
 
 def as_run(operators: Iterable[Operator], quant_kernel: QuantKernel, dense_kernel: DenseKernel) -> list[Operator]:
     """Operators of dense layers and attention as an engine's kernels run them."""
     return multiplied_by(dense_kernel, quantised_by(quant_kernel, operators))
+
+
+def _can_swap(product: Gemm) -> bool:
+    return product.m < SWAPPED_BELOW_ROWS and not product.n % 64 and not product.k % 128
 
 
 def _swapped(operator: Operator) -> Iterator[Operator]:

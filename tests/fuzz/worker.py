@@ -39,7 +39,7 @@ def load_packages() -> None:
                 continue
     for package in PROGRAMS.values():
         importlib.import_module(f"{package}.__main__")
-    for library in ("pandas", "rich.progress", "rich.table", "plotly.graph_objects", "pyarrow.parquet", "yaml"):
+    for library in ("pandas", "rich.progress", "rich.table", "pyarrow.parquet", "yaml"):
         importlib.import_module(library)
 
 

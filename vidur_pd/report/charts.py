@@ -1,27 +1,27 @@
-"""What all charts share: traces, axes, marks, and the step from plotly's figures to a piece of the page."""
+"""What all charts share: traces, axes, marks, and the step from figures to a piece of the page.
+
+Traces, axes and layouts are dictionaries of plotly.js's properties; tests have the Python package check them."""
 
 from __future__ import annotations
 
+import base64
 import html
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
-import plotly.graph_objects as go
 
 from vidur_pd.report.colours import SLO_COLOUR
 
 FARTHEST_SLO = 3.0
 """An objective is drawn up to this multiple of the largest value; farther away it would press the data together."""
 ROW_FONT = {"size": 11}
-NO_TEMPLATE: Final = go.layout.Template()
-"""The page has one for each look (`vidur_pd.report.colours`)."""
-
-Trace: TypeAlias = go.Scatter | go.Bar | go.Heatmap
 Properties = dict[str, object]
 """An axis or another part of a layout."""
+Trace: TypeAlias = Properties
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +32,7 @@ class Chart:
     title: str
     reading: str
     figure_json: str
+    """Without a template: the page has one for each look (`vidur_pd.report.colours`)."""
     height_px: int
     is_wide: bool
 
@@ -60,23 +61,24 @@ def compact(values: npt.ArrayLike) -> npt.NDArray[np.float32] | npt.NDArray[np.f
     return exact if is_offset else exact.astype(np.float32)
 
 
-def scatter(x: npt.ArrayLike, y: npt.ArrayLike, **properties: object) -> go.Scatter:
+def scatter(x: npt.ArrayLike, y: npt.ArrayLike, **properties: object) -> Trace:
     """A trace of points, of a line through them, or of both."""
-    return go.Scatter(x=compact(x), y=compact(y), **properties)
+    return {"type": "scatter", "x": compact(x), "y": compact(y), **properties}
 
 
-def bars(lengths: npt.ArrayLike, names: Sequence[str], **properties: object) -> go.Bar:
+def bars(lengths: npt.ArrayLike, names: Sequence[str], **properties: object) -> Trace:
     """A trace of horizontal bars, one per name."""
-    return go.Bar(orientation="h", x=compact(lengths), y=names, **properties)
+    return {"type": "bar", "orientation": "h", "x": compact(lengths), "y": names, **properties}
 
 
 def heat_map(
     edges: npt.ArrayLike, names: Sequence[str], percents: npt.NDArray[np.float64], title: str, **properties: object
-) -> go.Heatmap:
+) -> Trace:
     """A trace of percentages (0…100, shape ``[names, edges - 1]``) as colours under a scale with a title."""
     scale = {"title": {"text": title, "side": "right"}}
     z = compact(np.round(percents, 1))
-    return go.Heatmap(x=compact(edges), y=names, z=z, zmin=0, zmax=100, colorbar=scale, **properties)
+    whole = {"x": compact(edges), "y": names, "z": z, "zmin": 0, "zmax": 100, "colorbar": scale}
+    return {"type": "heatmap", **whole, **properties}
 
 
 LEAST: Final = 1e-18
@@ -121,9 +123,16 @@ def time_axis(edges_s: npt.NDArray[np.float64]) -> Properties:
 
 def draw(frame: Frame, traces: Sequence[Trace], x_axis: Properties, y_axis: Properties, /, **layout: object) -> Chart:
     """The chart of the traces; ``layout`` is what it has besides the common look."""
-    whole = {"height": frame.height_px, "xaxis": x_axis, "yaxis": y_axis, "template": NO_TEMPLATE, **layout}
-    figure = go.Figure(list(traces), whole)
-    return Chart(frame.key, frame.title, frame.reading, figure.to_json(), frame.height_px, frame.is_wide)
+    whole = {"height": frame.height_px, "xaxis": x_axis, "yaxis": y_axis, **layout}
+    figure = json.dumps({"data": traces, "layout": whole}, separators=(",", ":"), allow_nan=False, default=_packed)
+    return Chart(frame.key, frame.title, frame.reading, figure, frame.height_px, frame.is_wide)
+
+
+def _packed(values: npt.NDArray[np.float32] | npt.NDArray[np.float64]) -> Properties:
+    """Numbers as plotly.js reads them: their bytes in base64, with what they are (NaN: there is none)."""
+    packed = base64.b64encode(values.tobytes()).decode("ascii")
+    shape = {"shape": ", ".join(map(str, values.shape))} if values.ndim > 1 else {}
+    return {"dtype": f"{values.dtype.kind}{values.dtype.itemsize}", "bdata": packed, **shape}
 
 
 def near_slo(value: float | None, largest: float) -> float | None:

@@ -7,8 +7,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-import plotly.graph_objects as go
-
 # Distinct in lightness as well as in hue, after Okabe and Ito, "Color Universal Design" (2008), for white and for dark.
 SERIES_COLOURS = ("#2b7cc4", "#d9730d", "#1f9a70", "#9a60d0", "#b58900", "#d0528a", "#3a9dbf", "#7d828b")
 STAGE_COLOURS = {
@@ -67,7 +65,7 @@ LOOKS: Final[Mapping[str, Look]] = {
 }
 
 
-def template(look: Look) -> go.layout.Template:
+def template(look: Look) -> dict[str, object]:
     """What all charts of a page with this look share."""
     axis = {
         "gridcolor": look.grid,
@@ -100,12 +98,13 @@ def template(look: Look) -> go.layout.Template:
         "yaxis": axis,
     }
     bar = {"thickness": 12, "outlinewidth": 0}
-    return go.layout.Template(layout=layout, data={"heatmap": [{"colorscale": look.heat, "colorbar": bar}]})
+    heat_map = {"type": "heatmap", "colorscale": look.heat, "colorbar": bar}
+    return {"layout": layout, "data": {"heatmap": [heat_map]}}
 
 
 def looks_json() -> str:
     """Both templates, by look."""
-    return json.dumps({name: template(look).to_plotly_json() for name, look in LOOKS.items()}, separators=(",", ":"))
+    return json.dumps({name: template(look) for name, look in LOOKS.items()}, separators=(",", ":"))
 
 
 def series_colour(place: int) -> str:

@@ -23,7 +23,7 @@ from vidur_pd.report.charts import (
     time_axis,
 )
 from vidur_pd.report.colours import fainter, pool_colours
-from vidur_pd.report.series import Floats, Intervals, middles, spread, thin, time_edges, without_overlap
+from vidur_pd.report.series import Floats, Intervals, Spreading, middles, thin, time_edges, without_overlap
 
 MOST_LINES_PER_POOL = 6
 MOST_HEAT_ROWS = 320
@@ -68,11 +68,13 @@ def measure_activity(iterations: pd.DataFrame, pool_order: Sequence[str], span_s
     lengths = held.ends_s - held.starts_s
     edges = time_edges(span_s)
 
+    over_bins = Spreading(held, edges)
+
     def held_seconds(values: Floats) -> Floats:
-        return spread(held, values * lengths, edges)
+        return over_bins.of(values * lengths)
 
     widths = np.diff(edges)
-    busy = spread(held, lengths, edges)
+    busy = over_bins.of(lengths)
     total = iterations["kv_blocks_total"].to_numpy()
     use = np.divide(iterations["kv_blocks_used"].to_numpy(), total, out=np.zeros_like(total), where=total > 0)
     return Activity(

@@ -45,33 +45,47 @@ def middles(edges: Floats) -> Floats:
     return np.asarray((edges[:-1] + edges[1:]) / 2, dtype=np.float64)
 
 
+class Spreading:
+    """Intervals over bins, among which amounts are divided."""
+
+    def __init__(self, intervals: Intervals, edges: Floats):
+        bins, rows = len(edges) - 1, intervals.rows
+        starts = np.clip(intervals.starts_s, edges[0], edges[-1])
+        ends = np.clip(intervals.ends_s, starts, edges[-1])
+        first = np.clip(np.searchsorted(edges, starts, side="right") - 1, 0, bins - 1)
+        last = np.clip(np.searchsorted(edges, ends, side="left") - 1, first, bins - 1)
+        self._inside = first == last
+        self._lengths, self._widths = ends - starts, np.diff(edges)
+        self._head, self._tail = edges[first + 1] - starts, ends - edges[last]
+        self._across = across = last > first + 1
+        self._shape = (intervals.n_rows, bins)
+        self._places = rows * bins + first, rows * bins + last
+        self._switches = tuple(rows[across] * (bins + 1) + place[across] for place in (first + 1, last))
+
+    def of(self, amounts: Floats) -> Floats:
+        """Amounts that fall into each bin, shape ``[n_rows, bins]``, when each is spread evenly over its interval.
+
+        An interval of no length puts its amount into one bin. What lies outside the edges goes to the outermost bins,
+        so that sums are kept.
+        """
+        rate = np.divide(amounts, self._lengths, out=np.zeros_like(amounts), where=~self._inside)
+        head = np.where(self._inside, amounts, rate * self._head)
+        tail = np.where(self._inside, 0.0, rate * self._tail)
+        n_rows, bins = self._shape
+        (first, last), size = self._places, n_rows * bins
+        total = np.bincount(first, head, size) + np.bincount(last, tail, size)
+
+        # Whole bins strictly between the first and the last: the rate is switched on after the first, off at the last.
+        (on, off), size = self._switches, n_rows * (bins + 1)
+        switched = np.bincount(on, rate[self._across], size)
+        switched -= np.bincount(off, rate[self._across], size)
+        running = np.cumsum(switched.reshape(n_rows, bins + 1), axis=1)[:, :bins]
+        return np.asarray(total.reshape(n_rows, bins) + np.maximum(running, 0.0) * self._widths)
+
+
 def spread(intervals: Intervals, amounts: Floats, edges: Floats) -> Floats:
-    """Amounts that fall into each bin, shape ``[n_rows, bins]``, when each is spread evenly over its interval.
-
-    An interval of no length puts its amount into one bin. What lies outside the edges goes to the outermost bins,
-    so that sums are kept.
-    """
-    bins = len(edges) - 1
-    starts = np.clip(intervals.starts_s, edges[0], edges[-1])
-    ends = np.clip(intervals.ends_s, starts, edges[-1])
-    first = np.clip(np.searchsorted(edges, starts, side="right") - 1, 0, bins - 1)
-    last = np.clip(np.searchsorted(edges, ends, side="left") - 1, first, bins - 1)
-    inside = first == last
-    rate = np.divide(amounts, ends - starts, out=np.zeros_like(amounts), where=~inside)
-    head = np.where(inside, amounts, rate * (edges[first + 1] - starts))
-    tail = np.where(inside, 0.0, rate * (ends - edges[last]))
-    size = intervals.n_rows * bins
-    offsets = intervals.rows * bins
-    total = np.bincount(offsets + first, head, size) + np.bincount(offsets + last, tail, size)
-
-    # Whole bins strictly between the first and the last: switch the rate on after `first` and off at `last`.
-    across = last > first + 1
-    offsets = intervals.rows[across] * (bins + 1)
-    size = intervals.n_rows * (bins + 1)
-    switched = np.bincount(offsets + first[across] + 1, rate[across], size)
-    switched -= np.bincount(offsets + last[across], rate[across], size)
-    running = np.cumsum(switched.reshape(intervals.n_rows, bins + 1), axis=1)[:, :bins]
-    return np.asarray(total.reshape(intervals.n_rows, bins) + np.maximum(running, 0.0) * np.diff(edges))
+    """Amounts of intervals in bins, see `Spreading.of`."""
+    return Spreading(intervals, edges).of(amounts)
 
 
 def without_overlap(intervals: Intervals) -> Intervals:

@@ -146,7 +146,7 @@ class Surface:
 
     def are_estimates(self, shapes: Floats) -> NDArray[np.bool_]:
         """[shapes] whether no measurement within reach supports the time."""
-        sites, inverse = _distinct(shapes[:, : self.reference.site_columns])
+        sites, inverse = distinct_shapes(shapes[:, : self.reference.site_columns])
         near = np.array([self._octaves_from(tuple(site)) <= SITE_REACH_OCTAVES for site in sites.tolist()])
         is_within = self._overshoot(shapes[:, -1]) <= AXIS_REACH
         return np.asarray(~(near[inverse] & is_within).any(axis=1))
@@ -186,7 +186,7 @@ class Surface:
         shown = self.reference.stand_ins(shapes)
         if len(shown) <= FEW_SHAPES:
             return self._remembered(shown, quantity)
-        distinct, inverse = _distinct(shown)
+        distinct, inverse = distinct_shapes(shown)
         return self._of_distinct(distinct, quantity)[inverse]
 
     def _remembered(self, shapes: Floats, quantity: Callable[[Kriging, Floats], Floats]) -> Floats:
@@ -202,7 +202,7 @@ class Surface:
         coordinates = self.reference.coordinates(shapes)
         if len(self.shapes) <= MAX_POINTS:
             return quantity(self._model_of(shapes[0]), coordinates)
-        first, inverse = _distinct(shapes[:, self._local])
+        first, inverse = distinct_shapes(shapes[:, self._local])
         found = np.empty(len(shapes))
         for index, local in enumerate(first):
             here = np.flatnonzero(inverse == index)
@@ -246,8 +246,8 @@ def _octaves(sites: Floats, others: Floats) -> Floats:
     return np.asarray(np.sqrt((gaps * gaps).sum(axis=2)))
 
 
-def _distinct(shapes: Floats) -> tuple[Floats, NDArray[np.intp]]:
-    """Distinct shapes, and where each shape is among them."""
+def distinct_shapes(shapes: Floats) -> tuple[Floats, NDArray[np.intp]]:
+    """Distinct rows, in no order, and where each row is among them; many times as fast as numpy's."""
     if len(shapes) == 1:
         return shapes, np.zeros(1, dtype=np.intp)
     _, first, inverse = np.unique(_keys(shapes), return_index=True, return_inverse=True)

@@ -41,13 +41,14 @@ def parts_of(heads: int, sms: int) -> int:
 
 def schedule(blocks: Sequence[int], parts: int) -> Schedule:
     """The schedule of requests with so many blocks each."""
-    payload = -(-sum(count + OVERHEAD_BLOCKS for count in blocks) // parts) + OVERHEAD_BLOCKS
+    payload = -(-(sum(blocks) + OVERHEAD_BLOCKS * len(blocks)) // parts) + OVERHEAD_BLOCKS
+    count = len(blocks)
     longest = (0, 0)
-    splits = [0] * len(blocks)
+    splits = [0] * count
     request = done = 0
     for _ in range(parts):
         room, work, starts = payload, 0, 0
-        while request < len(blocks):
+        while request < count:
             left = blocks[request] - done
             if room >= left + OVERHEAD_BLOCKS:
                 room, work, starts = room - left - OVERHEAD_BLOCKS, work + left, starts + 1

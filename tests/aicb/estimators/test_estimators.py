@@ -168,6 +168,19 @@ def test_many_operators_cost_what_each_costs(timing):
     assert many.is_estimate.tolist() == [found.is_estimate for found in single]
 
 
+@pytest.mark.parametrize("make", [decode, mla])
+@pytest.mark.parametrize("requests", [1, 7, 256])
+def test_equal_requests_take_the_same_time_to_the_bit_whether_they_are_listed_or_counted(make, requests):
+    """Around the ends of blocks, within what was measured and beyond it."""
+    lengths = np.array([1, 2, 63, 64, 65, 127, 128, 129, 5000, 40_000, 300_000_000])
+    times = ENGINE.decode_times(make([1] * requests), requests).times
+    listed, are_estimates = times.over(np.repeat(lengths[:, None], requests, axis=1), 1)
+    counted, are_counted = times.of_equal(lengths, requests)
+    assert counted.tolist() == listed[:, 0].tolist()
+    assert are_counted.tolist() == are_estimates.tolist()
+    assert {False, True} <= set(are_counted.tolist())
+
+
 @pytest.mark.parametrize(
     ("kind", "columns", "message"),
     [

@@ -82,6 +82,8 @@ def test_widths_that_the_kernel_does_not_take_stay_with_deep_gemm() -> None:
         assert multiplied_by("flashinfer", listed) == listed
     bf16 = [elementwise("norm", "rms_norm", (4, 4096), 4.0), gemm("x", (4, 4096, 4096), "bf16")]
     assert multiplied_by("flashinfer", bf16) == bf16
+    alone = [quant("x_quant", 4, 4096, count=1)]  # for a product of another list
+    assert multiplied_by("flashinfer", alone) == alone
 
 
 def test_a_width_left_out_is_predicted() -> None:

@@ -16,6 +16,7 @@ from tests.integration import small_runs
 from tests.vidur_pd.kv_store.tiered_runs import prompts
 from tests.vidur_pd.kv_store.tiered_runs import run as tiered_run
 from tests.vidur_pd.planner.planned_runs import WEIGHTS_BYTES, configuration, scripted
+from tests.vidur_pd.report.report_page import parse_page
 from vidur_pd import simulate, write_result
 from vidur_pd.metrics.result import Result
 from vidur_pd.metrics.summary import FleetCount, PlannerSummary
@@ -222,8 +223,8 @@ def test_the_page_and_a_comparison_show_what_was_held(tmp_path: Path) -> None:
     }
     for name, result in results.items():
         write_result(result, tmp_path / name)
-    page = (tmp_path / "planned" / "report.html").read_text(encoding="utf-8")
-    assert "Instances over the load" in page
+    page = parse_page(tmp_path / "planned" / "report.html")
+    assert "Instances over the load" in page.text
     assert "Instances over the load" not in (tmp_path / "fixed" / "report.html").read_text(encoding="utf-8")
     summaries = {name: read_summary(tmp_path / name / "summary.json") for name in results}
     assert summaries["planned"].planner == results["planned"].summary.planner

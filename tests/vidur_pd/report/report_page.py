@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import plotly.graph_objects as go
 
 DTYPES = {"f4": np.float32, "f8": np.float64, "i1": np.int8, "i2": np.int16, "i4": np.int32, "u1": np.uint8}
 
@@ -94,7 +95,7 @@ class Page(HTMLParser):
         tag, attributes = self._open[-1]
         if tag == "script":
             if attributes.get("id", "").startswith("data-"):
-                self.charts[attributes["id"].removeprefix("data-")] = json.loads(data)
+                self.charts[attributes["id"].removeprefix("data-")] = read_figure(data)
             return
         if tag == "style":
             return
@@ -115,8 +116,17 @@ class Page(HTMLParser):
             self._reading += data
 
 
+def read_figure(text: str) -> dict[str, Any]:
+    """A chart as the browser gets it, of properties and values that plotly knows and would leave as they are."""
+    figure: dict[str, Any] = json.loads(text)
+    known = json.loads(go.Figure(figure).to_json())
+    assert known["data"] == figure["data"]
+    assert {name: of for name, of in known["layout"].items() if name != "template"} == figure["layout"]
+    return figure
+
+
 def unpack(packed: Any) -> np.ndarray:
-    """Numbers of a trace as plotly wrote them: a list, or the bytes of an array in base64."""
+    """Numbers of a trace as they are written: a list, or the bytes of an array in base64."""
     if isinstance(packed, dict):
         return np.frombuffer(base64.b64decode(packed["bdata"]), DTYPES[packed["dtype"]]).astype(float)
     return np.array([np.nan if value is None else value for value in packed], dtype=float)

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.vidur_pd.report.report_page import unpack
+from tests.vidur_pd.report.report_page import read_figure, unpack
 from tests.vidur_pd.report.report_run import NIC_BPS, Shape, write_run
 from vidur_pd.metrics.summary import Histogram, Objectives
 from vidur_pd.report.charts import Chart, compact, label, log_axis
@@ -137,7 +137,7 @@ def test_phase_bars_are_shares_of_iteration_time_and_milliseconds_per_iteration(
 
 
 def bars(chart: Chart) -> dict[str, float]:
-    return {trace["name"]: float(unpack(trace["x"])[0]) for trace in json.loads(chart.figure_json)["data"]}
+    return {trace["name"]: float(unpack(trace["x"])[0]) for trace in read_figure(chart.figure_json)["data"]}
 
 
 def test_output_tokens_count_from_the_first_to_the_last(tmp_path: Path) -> None:
@@ -180,7 +180,7 @@ def test_mean_link_use_is_over_all_links_of_a_kind_and_apart_by_traffic() -> Non
         ("y", "kv", 0.0, 1.0, 0.2e9),
         ("x", "collective", 0.0, 1.0, 0.1e9),
     ]
-    drawn = json.loads(mean_use_chart(links_of(rows)).figure_json)["data"]
+    drawn = read_figure(mean_use_chart(links_of(rows)).figure_json)["data"]
     use = {trace["name"]: unpack(trace["y"]).tolist() for trace in drawn}
     assert use == {"nic, KV": [pytest.approx(40.0)], "nic, collective": [pytest.approx(5.0)]}
 
@@ -194,7 +194,7 @@ def test_the_busiest_link_is_the_fullest_one_of_each_window() -> None:
         ("x", "kv", 1.0, 2.0, 0.1e9),
         ("y", "kv", 1.0, 2.0, 0.5e9),
     ]
-    (trace,) = json.loads(peak_use_chart(links_of(rows)).figure_json)["data"]
+    (trace,) = read_figure(peak_use_chart(links_of(rows)).figure_json)["data"]
     assert unpack(trace["y"]) == pytest.approx([70.0, 50.0])
 
 
@@ -220,7 +220,7 @@ def test_a_kind_of_link_that_is_not_known_is_listed_last() -> None:
 
 def layout_of(chart: Chart | None) -> Any:
     assert chart is not None
-    return json.loads(chart.figure_json)["layout"]
+    return read_figure(chart.figure_json)["layout"]
 
 
 def ms_curve(*values_ms: float) -> Curve:

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from tests.vidur_pd.report.report_page import unpack
+from tests.vidur_pd.report.report_page import read_figure, unpack
 from tests.vidur_pd.report.report_run import write_run
 from vidur_pd.metrics.attribution import PARTS
 from vidur_pd.report import comparison_table, write_report
@@ -54,7 +54,7 @@ def test_the_heat_map_shows_which_link_is_full_in_which_window() -> None:
         )
     )
     assert chart is not None
-    (trace,) = json.loads(chart.figure_json)["data"]
+    (trace,) = read_figure(chart.figure_json)["data"]
     assert trace["y"] == ["y → b", "x → b"]
     assert np.array(unpack(trace["z"])).reshape(2, 2) == pytest.approx(np.array([[50.0, 90.0], [70.0, 0.0]]))
 
@@ -66,7 +66,7 @@ def test_without_links_between_nodes_there_is_no_heat_map() -> None:
 def test_parts_of_the_latency_are_stacked_and_empty_ones_left_out(tmp_path: Path) -> None:
     chart = attribution_chart(read_run(write_run(tmp_path / "run")).summary)
     assert chart is not None
-    drawn = {trace["name"]: float(unpack(trace["x"])[0]) for trace in json.loads(chart.figure_json)["data"]}
+    drawn = {trace["name"]: float(unpack(trace["x"])[0]) for trace in read_figure(chart.figure_json)["data"]}
     expected = {"queue": 0.1, "prefill compute": 0.3, "KV transfer": 0.2, "decode compute": 1.4}
     assert drawn == pytest.approx(expected, rel=1e-6)
 

@@ -7,6 +7,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from tests.vidur_pd.report.report_page import read_figure
 from tests.vidur_pd.report.report_run import Shape, write_run
 from vidur_pd.report import write_report
 from vidur_pd.report.figures_faults import MOST_LABELLED, MOST_SHADED, fault_tables, fault_timeline
@@ -34,7 +35,7 @@ def test_every_fault_is_a_shade_over_the_run(tmp_path: Path) -> None:
     ]
     chart = fault_timeline(read_run(write_with(tmp_path / "run", events)))
     assert chart is not None
-    layout = json.loads(chart.figure_json)["layout"]
+    layout = read_figure(chart.figure_json)["layout"]
     spans = [(shape["x0"], shape["x1"]) for shape in layout["shapes"]]
     assert spans == [(1.0, 2.0), (2.0, layout["xaxis"]["range"][1])]
     assert [note["text"] for note in layout["annotations"]] == ["gpu gpu3", "link a - &lt;b&gt;"]
@@ -44,7 +45,7 @@ def test_each_side_of_the_chart_names_its_own_quantity(tmp_path: Path) -> None:
     events = [{"kind": "gpu", "target": "gpu3", "at_s": 1.0, "until_s": 2.0}]
     chart = fault_timeline(read_run(write_with(tmp_path / "run", events)))
     assert chart is not None
-    layout = json.loads(chart.figure_json)["layout"]
+    layout = read_figure(chart.figure_json)["layout"]
     titles = [layout[axis]["title"]["text"] for axis in ("yaxis", "yaxis2")]
     assert titles == ["Output tokens per second", "TTFT (s)"]
 
@@ -54,7 +55,7 @@ def test_a_link_that_flaps_all_the_time_does_not_flood_the_chart(tmp_path: Path)
     run = read_run(write_with(tmp_path / "run", events))
     chart = fault_timeline(run)
     assert chart is not None
-    layout = json.loads(chart.figure_json)["layout"]
+    layout = read_figure(chart.figure_json)["layout"]
     assert len(layout["shapes"]) == MOST_SHADED
     assert [note["text"] for note in layout["annotations"]] == ["link_flap x"]
     assert "300 further intervals" in chart.reading
@@ -65,7 +66,7 @@ def test_names_of_many_faults_are_few_and_on_lines_in_turn(tmp_path: Path) -> No
     events = [{"kind": "nic", "target": f"gpu{i}", "at_s": i / 50, "until_s": None} for i in range(2 * MOST_LABELLED)]
     chart = fault_timeline(read_run(write_with(tmp_path / "run", events)))
     assert chart is not None
-    notes = json.loads(chart.figure_json)["layout"]["annotations"]
+    notes = read_figure(chart.figure_json)["layout"]["annotations"]
     assert [note["text"] for note in notes] == [f"nic gpu{i}" for i in range(MOST_LABELLED)]
     assert all(one["yshift"] != other["yshift"] for one, other in pairwise(notes))
 

@@ -18,6 +18,7 @@ import yaml
 
 from boundary.errors import Failure
 from tests.forked_commands import run_forked
+from tests.vidur_pd.report.report_page import parse_page
 from tests.vidur_pd.search.spaces import BASE, space
 from vidur_pd.config.file import load_config
 from vidur_pd.search.evaluation.evaluation import Evaluator, Task, without_repeats
@@ -72,8 +73,9 @@ def test_the_best_of_a_real_space_is_that_of_running_all_of_it(tmp_path: Path) -
     with (tmp_path / "out" / "points.csv").open() as file:
         rows = list(csv.DictReader(file))
     assert len({row["number"] for row in rows}) == found["points"]["run"]
-    page = (tmp_path / "out" / "search.html").read_text()
-    assert found["answer"].split("\n")[0].split(":")[0] in page
+    page = parse_page(tmp_path / "out" / "search.html")
+    assert found["answer"].split("\n")[0].split(":")[0] in page.text
+    assert "pareto" in page.charts
     assert "vllm serve Qwen/Qwen3-8B" in (tmp_path / "out" / "launch.txt").read_text()
 
 
