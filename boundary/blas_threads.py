@@ -1,7 +1,7 @@
 """One thread for numpy's BLAS: matrices here are small, and its other threads do nothing but spin for work.
 
-With two threads a fifth of the CPU time of a run goes there, and the last bits of its results follow their number, hence
-that of the machine's processors. Who sets ``OPENBLAS_NUM_THREADS`` keeps that number.
+With two threads a fifth of the CPU time of a run goes there, and the last bits of its results follow their number,
+hence that of the machine's processors. Who sets ``OPENBLAS_NUM_THREADS`` keeps that number.
 """
 
 from __future__ import annotations

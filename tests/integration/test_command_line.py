@@ -252,3 +252,13 @@ def test_runs_of_other_requests_are_compared_with_a_warning(tmp_path: Path) -> N
     said = "seed against a: other arrivals or lengths of requests; seed 4 instead of 3. What differs is not the system"
     assert (other.returncode, other.stderr) == (0, f"vidur-pd: {said} alone.\n")
     assert said in (tmp_path / "c.html").read_text()
+
+
+def test_the_help_needs_no_library_of_numbers() -> None:
+    """It is there in a tenth of a second."""
+    program = (
+        "import sys; from vidur_pd.__main__ import app; print({'numpy', 'pandas', 'pydantic'} & {each.partition('.')[0] "
+        "for each in sys.modules})"
+    )
+    found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert found.stdout == "set()\n"

@@ -10,7 +10,6 @@ import typer
 
 from boundary.errors import InputError
 from boundary.quoting import quoted
-from vidur_pd.config.objectives import LATENCIES
 
 Slo = Annotated[
     list[str] | None,
@@ -20,6 +19,8 @@ Slo = Annotated[
 
 def slo_settings(targets: Sequence[str]) -> list[str]:
     """Overrides ``slo.ttft={p90: 2.0}`` for targets ``ttft:p90:2.0``. Raises: InputError."""
+    from vidur_pd.config.objectives import LATENCIES
+
     by_latency = defaultdict[str, dict[str, str]](dict)
     for target in targets:
         latency, *rest = target.split(":")
