@@ -96,6 +96,9 @@ class KvCacheConfig(Section):
     load: Literal["always", "if_faster"] = "always"
     """``if_faster``: only as many tokens as take longer to compute than to load on an idle network, by the instance's
     own prices; HiCache and LMCache do not ask."""
+    layerwise: bool = False
+    """A request runs while it is loaded, and each layer of its first iteration waits for its KV (SGLang's HiCache,
+    LMCache's ``use_layerwise``); else it waits for all of it, and others run meanwhile."""
     load_tokens_min: Annotated[int, NotBool, Field(ge=1, le=2**31 - 1)] = 1
     """Fewer tokens are computed (HiCache: 10)."""
 

@@ -312,6 +312,13 @@ void bind_loop(py::module_& module) {
             },
             py::arg("iteration"))
         .def("end", &Loop::end, py::arg("iteration"))
+        .def(
+            "set_arrivals",
+            [](Loop& loop, const Instance& instance, LayerArrivals& arrivals, const Numbers& at_ps,
+               TimePs recomputing_ps) {
+                loop.set_arrivals(instance.index, arrivals, values_of(at_ps), recomputing_ps);
+            },
+            py::arg("instance"), py::arg("arrivals"), py::arg("at_ps"), py::arg("recomputing_ps") = 0)
         .def("decode_run", &Loop::decode_run)
         .def("set_accepted", &Loop::set_accepted, py::arg("accepted"),
              py::arg("drafted") = std::vector<std::vector<Tokens>>())

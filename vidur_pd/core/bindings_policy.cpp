@@ -60,7 +60,10 @@ void bind_view(py::module_& module) {
             "most_drafts", [](const RankView& view, const Request& of) { return view.rank->most_drafts(of); }, request)
         .def(
             "cached_tokens",
-            [](const RankView& view, const Request& of) { return view.rank->cached_prefix(of).tokens; }, request)
+            [](const RankView& view, const Request& of) {
+                return view.rank->ready_tokens(of, view.rank->cached_prefix(of));
+            },
+            request)
         .def(
             "lacking_blocks",
             [](const RankView& view, const Request& of, Tokens tokens) {

@@ -115,22 +115,45 @@ void RankState::keep(const RequestPtr& request, Tokens computed_tokens) {
     note_change();
 }
 
-void RankState::load_from(std::vector<std::shared_ptr<ChunkIndex>> tiers, std::vector<Tokens> least_tokens) {
+void RankState::load_from(std::vector<std::shared_ptr<ChunkIndex>> tiers, std::vector<Tokens> least_tokens,
+                          bool is_layerwise) {
     ensure(tiers.size() == least_tokens.size(), "each tier has its own least");
+    ensure(!is_layerwise || limits_.pipeline_stages == 1, "layers are loaded for one stage");
     tiers_ = std::move(tiers);
     least_load_tokens_ = std::move(least_tokens);
+    loads_layerwise_ = is_layerwise;
+}
+
+// [tiers] where each ends, or nothing where none goes on.
+std::vector<Tokens> RankState::reaches(const Request& request, Tokens from) const {
+    std::vector<Tokens> ends;
+    if (tiers_.empty() || request.skips_tiers || request.role == Role::kDecode) return ends;
+    const Tokens most = request.context_tokens - 1;
+    Tokens end = from;
+    for (std::size_t tier = 0; tier < tiers_.size(); ++tier) {
+        const Tokens reach = tiers_[tier]->reach(request, end, most);
+        if (reach - end >= least_load_tokens_[tier]) end = reach;
+        ends.push_back(end);
+    }
+    if (end == from) ends.clear();
+    return ends;
 }
 
 TierLoad RankState::find_load(const RequestPtr& request, const CachedPrefix& prefix) const {
-    TierLoad load{request, prefix.tokens, {}};
-    if (tiers_.empty() || request->skips_tiers || request->role == Role::kDecode) return load;
-    const Tokens most = request->context_tokens - 1;
-    for (std::size_t tier = 0; tier < tiers_.size(); ++tier) {
-        const Tokens from = load.end(), end = tiers_[tier]->reach(*request, from, most);
-        load.reaches.push_back(end - from < least_load_tokens_[tier] ? from : end);
-    }
-    if (load.end() == load.cached) load.reaches.clear();
-    return load;
+    return {request, prefix.tokens, reaches(*request, prefix.tokens)};
+}
+
+Tokens RankState::ready_tokens(const Request& request, const CachedPrefix& prefix) const {
+    if (!loads_layerwise_) return prefix.tokens;
+    const std::vector<Tokens> ends = reaches(request, prefix.tokens);
+    return ends.empty() ? prefix.tokens : ends.back();
+}
+
+// A request does not run with the KV that it was going to wait for.
+void RankState::forget_load(Request& request) {
+    if (!request.arrivals) return;
+    request.arrivals.reset();
+    std::erase_if(begun_loads_, [&](const TierLoad& load) { return load.request.get() == &request; });
 }
 
 void RankState::begin_load(TierLoad load, const CachedPrefix& prefix) {

@@ -35,6 +35,7 @@ struct TierLoad {
     RequestPtr request;
     Tokens cached = 0;
     std::vector<Tokens> reaches;
+    std::shared_ptr<LayerArrivals> arrivals = nullptr;  // of a load whose request runs meanwhile
 
     Tokens end() const { return reaches.empty() ? cached : reaches.back(); }
 };
@@ -116,9 +117,10 @@ class RankState {
     // Tiers of KV behind the pool.
 
     // Prompts are looked up in tiers, one after another, from now on; fewer than `least_tokens` [tiers] are not
-    // loaded.
-    void load_from(std::vector<std::shared_ptr<ChunkIndex>> tiers, std::vector<Tokens> least_tokens);
+    // loaded. `is_layerwise`: a request runs while it is loaded, and each layer waits for its KV.
+    void load_from(std::vector<std::shared_ptr<ChunkIndex>> tiers, std::vector<Tokens> least_tokens, bool is_layerwise);
     bool has_tiers() const { return !tiers_.empty(); }
+    bool loads_layerwise() const { return loads_layerwise_; }
     // What tiers have of a request that waits, behind a prefix that the pool has: each goes on where the one before
     // ends, or none does.
     TierLoad find_load(const RequestPtr& request, const CachedPrefix& prefix) const;
@@ -165,6 +167,9 @@ class RankState {
     CachedPrefix cached_prefix(const Request& request) const {
         return pool_->cached_prefix(request, request.sequence_tokens());
     }
+    // Tokens of a request that waits which it does not compute if it begins now: its cached prefix, and what is loaded
+    // layer by layer while it runs.
+    Tokens ready_tokens(const Request& request, const CachedPrefix& prefix) const;
     // What the first `tokens` tokens of a request are, see `BlockPool`; the same for the order.
     std::optional<std::uint64_t> content(const Request& request, Tokens tokens) const {
         return pool_->content(request, tokens);
@@ -253,6 +258,8 @@ class RankState {
     std::int64_t missing_after(std::int64_t steps) const;
     std::int64_t missing_blocks(const Request& request, Tokens kv_tokens) const;
     std::int64_t promised_blocks() const;
+    std::vector<Tokens> reaches(const Request& request, Tokens from) const;
+    void forget_load(Request& request);
 
     std::shared_ptr<BlockPool> pool_;
     Role role_;
@@ -264,6 +271,7 @@ class RankState {
     RemoteQueue remote_;
     std::vector<std::shared_ptr<ChunkIndex>> tiers_;
     std::vector<Tokens> least_load_tokens_;  // [tiers]
+    bool loads_layerwise_ = false;
     std::vector<TierLoad> begun_loads_;
     std::vector<RequestPtr> loading_;
     std::int64_t batches_under_way_ = 0;  // batches

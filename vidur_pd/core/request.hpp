@@ -39,6 +39,15 @@ inline std::uint64_t chained(std::uint64_t content, std::uint64_t id) {
     return (mixed ^ mixed >> 31) >> 1;
 }
 
+// What tiers load of a request while it runs: its layers, one after another.
+struct LayerArrivals {
+    Tokens tokens = 0;          // that come
+    std::vector<TimePs> at_ps;  // [layers]; empty until all have come
+    TimePs recomputing_ps = 0;  // of tokens that did not come: they are computed behind the others
+
+    bool have_come() const { return !at_ps.empty(); }
+};
+
 // A request; mutable, with one owner at a time: the queue, the scheduler or the transfer that has it.
 struct Request {
     Request(std::int64_t index, std::string request_id, Tokens prompt_tokens, Tokens output_tokens, TimePs arrived_ps,
@@ -78,6 +87,7 @@ struct Request {
         ensure(kept <= generated_tokens && kept < output_tokens,
                "request " + request_id + " has not got so many tokens");
         is_running = is_decided = is_loaded = skips_tiers = false;
+        arrivals.reset();
         leave_iterations();
         set_progress(0, kept);
         capacity_tokens = 0;
@@ -170,6 +180,8 @@ struct Request {
     InstanceTime counted_from;                           // of its instance when it began to take part
     bool is_counting = false;
     std::optional<TimePs> preempted_at_ps;
+    // Of a load that its first iteration, which has not begun, has to wait for.
+    std::shared_ptr<LayerArrivals> arrivals;
 };
 
 using RequestPtr = std::shared_ptr<Request>;

@@ -72,7 +72,8 @@ class RankStore:
             delay_ps = access.latency_ps
             if access.disk is not None:
                 delay_ps = access.disk.read(tokens * self.place.stored_token_bytes, now_ps) - now_ps
-            graph = self.place.load(tokens, delay_ps=delay_ps, host=access.host)
+            flows = self.place.load if load.arrivals is None else self.place.load_layers
+            graph = flows(tokens, delay_ps=delay_ps, host=access.host)
             parts.append(LoadPart(access, end - start, chunks, tokens * self.place.loaded_token_bytes, graph))
             start = end
         return parts

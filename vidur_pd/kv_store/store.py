@@ -10,8 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+import numpy as np
+from numpy.typing import NDArray
+
 from netsim import Completion, FlowGraph, GraphHandle, NetworkBackend, NoPath
-from vidur_pd._core import ChunkKeys, LoadsBegun, Loop, PromptsComputed, Request, TierLoad
+from vidur_pd._core import ChunkKeys, LayerArrivals, LoadsBegun, Loop, PromptsComputed, Request, TierLoad
 from vidur_pd.clock import EventQueue, Priority
 from vidur_pd.cluster.instance import Instance, Rank
 from vidur_pd.execution.network_clock import catch_up
@@ -30,6 +33,13 @@ class OpenLoad:
     began_ps: int
     parts: list[LoadPart]
     on_network: dict[GraphHandle, LoadPart] = field(default_factory=dict)
+    layers_ps: NDArray[np.int64] | None = None
+    """[layers] arrivals of those that came last, of parts that have come; where the request runs meanwhile."""
+
+    def note_layers(self, end_ps: NDArray[np.int64]) -> None:
+        """[legs * layers] ends of the flows of a part."""
+        part_ps = end_ps.reshape(-1, self.store.place.layers).max(axis=0)
+        self.layers_ps = part_ps if self.layers_ps is None else np.maximum(self.layers_ps, part_ps)
 
 
 class KvStore:
@@ -82,6 +92,8 @@ class KvStore:
             self._network.forget(handle)
             self._settle(write, is_written=not completion.is_failed)
         elif (load := self._loads.pop(handle, None)) is not None:
+            if load.load.arrivals is not None and not completion.is_failed:
+                load.note_layers(self._network.flow_times(handle).end_ps)
             self._network.forget(handle)
             del load.on_network[handle]
             if completion.is_failed:
@@ -136,6 +148,10 @@ class KvStore:
             counts.load_ps += now_ps - opened.began_ps
             counts.recompute_ps += self._recompute_ps(rank.instance, start, start + part.tokens)
             start += part.tokens
+        if opened.load.arrivals is not None:
+            assert opened.layers_ps is not None, "a load has a part"
+            self._loop.set_arrivals(rank.instance, opened.load.arrivals, opened.layers_ps)
+            return
         request.tier_tokens = (request.tier_tokens or 0) + opened.load.end - opened.load.cached
         request.tier_wait_ps = (request.tier_wait_ps or 0) + now_ps - opened.began_ps
         rank.state.loaded(request, opened.load.end)
@@ -146,9 +162,20 @@ class KvStore:
         self._withdraw(opened)
         for part in opened.parts:
             part.access.tier.counts.failed_loads += 1
+        if opened.load.arrivals is not None:
+            self._compute_instead(opened, opened.load.arrivals)
+            return
         opened.store.rank.state.abandon_load(opened.load.request)
         opened.store.rank.instance.note_kv_use()
         opened.store.rank.instance.wake()
+
+    def _compute_instead(self, opened: OpenLoad, arrivals: LayerArrivals) -> None:
+        """The iteration under way, or the next one, computes what its request would have loaded besides its own."""
+        load, instance = opened.load, opened.store.rank.instance
+        if not load.request.preemptions:
+            load.request.cached_tokens -= load.end - load.cached
+        now_ps = np.full(opened.store.place.layers, self._queue.now_ps)
+        self._loop.set_arrivals(instance, arrivals, now_ps, self._recompute_ps(instance, load.cached, load.end))
 
     def _withdraw(self, opened: OpenLoad) -> None:
         catch_up(self._network, self._queue.now_ps)

@@ -50,7 +50,8 @@ def kv_store_of(state: SimulationState, loop: Loop, queue: EventQueue) -> KvStor
         for rank in instance.ranks if plan.role_of(instance.placement) != "decode" else ():
             store = builder.of(rank, places.of(instance.placement, rank.index, pool.precision, draft_layers))
             indices = [access.tier.index for access in store.tiers]
-            rank.state.load_from(indices, _least_tokens(plan, config, store, times[instance.index]))
+            least_tokens = _least_tokens(plan, config, store, times[instance.index])
+            rank.state.load_from(indices, least_tokens, is_layerwise=config.layerwise)
             of_ranks.append(store)
         stores.append(of_ranks)
 
@@ -81,8 +82,13 @@ def _check(plan: SimulationPlan, config: KvCacheConfig) -> None:
 
 def _check_pool(plan: SimulationPlan, config: KvCacheConfig, pool: PoolModel) -> None:
     name, engine, chunk = pool.pool.name, pool.engine, config.chunk_tokens
-    if engine.policy != CORE_POLICY:
-        raise InputError(f"kv_cache.tiers: found with policy {engine.policy} of pool {name}, expected {CORE_POLICY}")
+    if config.layerwise:
+        if pool.pool.pp > 1:
+            raise InputError(f"kv_cache.layerwise: found with pp {pool.pool.pp} of pool {name}, expected pp 1")
+    elif engine.policy != CORE_POLICY:
+        raise InputError(
+            f"kv_cache.tiers: found with policy {engine.policy} of pool {name}, expected {CORE_POLICY}, or layerwise"
+        )
     if not engine.prefix_caching:
         raise InputError(f"kv_cache.tiers: found with pool {name} without prefix caching, expected it on")
     if chunk % engine.block_tokens:
