@@ -94,8 +94,8 @@ class KvCacheConfig(Section):
     chunk_tokens: Count = 256
     """Tokens of a chunk (LMCache's default); a multiple of ``engine.block_tokens``."""
     load: Literal["always", "if_faster"] = "always"
-    """``if_faster``: only as many tokens as take longer to compute than to load on an idle network, by the instance's
-    own prices; HiCache and LMCache do not ask."""
+    """``if_faster``: only as many tokens as add more to an iteration than it takes to load them on an idle network, by
+    the instance's own prices; HiCache and LMCache do not ask."""
     layerwise: bool = False
     """A request runs while it is loaded, and each layer of its first iteration waits for its KV (SGLang's HiCache,
     LMCache's ``use_layerwise``); else it waits for all of it, and others run meanwhile."""

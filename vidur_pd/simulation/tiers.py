@@ -110,15 +110,19 @@ def _least_tokens(plan: SimulationPlan, config: KvCacheConfig, store: RankStore,
 
 
 def _worth(store: RankStore, idle: IdleFabric, times: PromptTimes, chunk: int, most: int) -> Iterator[int]:
-    """[tiers] fewest tokens that take no longer to load on an idle network than to compute: powers of two chunks."""
+    """[tiers] fewest tokens that a request has sooner by a load on an idle network: powers of two chunks.
+
+    Whole chunks are loaded, of which the prefix cache may have all but a block. What is saved is least where a single
+    token is left to compute, as that takes an iteration all the same.
+    """
     for access in store.tiers:
         tokens = chunk
         while tokens <= most:
-            run = idle.run(store.place.load(tokens, host=access.host))
+            crossing = tokens + chunk
+            run = idle.run(store.place.load(crossing, host=access.host))
             assert run is not None, "an idle fabric is whole"
-            size_bytes = tokens * store.place.stored_token_bytes
-            read_ps = 0 if access.disk is None else access.disk.alone_ps(size_bytes)
-            if run.duration_ps + access.latency_ps + read_ps <= times.between_ps(0, tokens):
+            read_ps = 0 if access.disk is None else access.disk.alone_ps(crossing * store.place.stored_token_bytes)
+            if run.duration_ps + access.latency_ps + read_ps <= times.saved_ps(tokens):
                 break
             tokens *= 2
         yield tokens if tokens <= most else NEVER_TOKENS
