@@ -224,6 +224,18 @@ class RankState:
         ``is_layerwise``: a request runs while it is loaded, and each layer waits for its KV.
         """
 
+    def log_evictions(self, chunk_tokens: int) -> None:
+        """Notes from now on which chunks of so many tokens the prefix cache has no more."""
+
+    def take_evicted(self) -> list[int]:
+        """Contents of those that have gone since the last call, ends of prefixes first."""
+
+    def chunk_contents(self, request: Request, chunk_tokens: int, tokens: int) -> list[int]:
+        """[chunks] among the first ``tokens`` tokens of a request that others can have."""
+
+    def hold(self, request: Request, is_held: bool) -> None:
+        """Whether a request that waits keeps its place and does not run."""
+
     def take_loads(self) -> list[TierLoad]:
         """Those that have begun since the last call."""
 
@@ -720,8 +732,9 @@ class PromptPrefilled:
     @property
     def request(self) -> Request: ...
 
-class LoadsBegun:
-    """Loads from tiers have begun on ranks of the instance (`RankState.take_loads`)."""
+class TiersDue:
+    """An iteration is decided with which loads from tiers have begun (`RankState.take_loads`), or chunks have been
+    evicted (`RankState.take_evicted`)."""
 
     @property
     def instance(self) -> Instance: ...
@@ -766,7 +779,7 @@ Notice = (
     | IterationLaunched
     | AcceptDrafts
     | PromptPrefilled
-    | LoadsBegun
+    | TiersDue
     | PromptsComputed
     | InstanceRests
     | RequestsCompleted
@@ -888,6 +901,9 @@ class Loop:
     def schedule_end(self, iteration: RunningIteration) -> None: ...
     def set_end_times(self, iteration: RunningIteration) -> None: ...
     def end(self, iteration: RunningIteration) -> None: ...
+    def await_write(self, instance: Instance) -> LayerArrivals | None:
+        """Lets the batch that is planned wait until `set_arrivals`; ``None``: there is none."""
+
     def set_arrivals(
         self, instance: Instance, arrivals: LayerArrivals, at_ps: NDArray[np.int64], recomputing_ps: int = 0
     ) -> None:

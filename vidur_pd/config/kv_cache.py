@@ -8,7 +8,7 @@ from pydantic import BeforeValidator, Field, PlainSerializer, model_validator
 
 from boundary.fields import Count, NotBool, Number, Section
 from netsim.quantities import Rate, Time
-from netsim.units import parse_size_bytes
+from netsim.units import PS_PER_S, parse_size_bytes
 from vidur_pd.config.names import one_of
 
 NAMED_EVICTIONS: Final = {"lru": "Lru", "lfu": "Lfu", "s3_fifo": "S3Fifo", "arc": "Arc"}
@@ -34,9 +34,10 @@ class Tier(Section):
     eviction: EvictionName = "lru"
     """Which chunk leaves a full tier: ``lru``, ``lfu``, ``s3_fifo``, ``arc``, or ``module:Class``, a policy of one's
     own (`vidur_pd.kv_store.eviction`)."""
-    write: Literal["through", "selective"] = "through"
+    write: Literal["through", "selective", "back"] = "through"
     """Chunks are stored when their prompt has been computed: ``through``, at the first one that has them (LMCache, and
-    HiCache's default); ``selective``, at the second (HiCache's ``write_through_selective``)."""
+    HiCache's default); ``selective``, at the second (HiCache's ``write_through_selective``). ``back``: when a prefix cache
+    evicts them (HiCache's ``write_back``), and the batch that takes their blocks waits for it."""
 
 
 class LocalTier(Tier):
@@ -54,7 +55,28 @@ class CpuTier(LocalTier):
     kind: Literal["cpu"]
 
 
-class NvmeTier(LocalTier):
+class PrefetchTimeout(Section):
+    """Longest wait for a prefetch, HiCache's ``prefetch_timeout_base`` and ``prefetch_timeout_per_ki_token``."""
+
+    base: Time = PS_PER_S
+    """Whatever is fetched."""
+    per_1024_tokens: Time = PS_PER_S // 4
+
+
+class LowerTier(Section):
+    """What comes from a tier behind CPU memory before the turn of a request."""
+
+    prefetch: bool | Literal["best_effort", "timeout", "wait_complete"] = False
+    """Chunks of a request come to CPU memory while it queues. ``true``: where it finds others waiting; what is missing
+    at its turn is loaded from here. The others are HiCache's (`PrefetchTimeout`): from its arrival on, and what is
+    missing at its turn is computed; the request is passed over until all has come (``wait_complete``), or for so long
+    at most (``timeout``)."""
+    prefetch_timeout: PrefetchTimeout = PrefetchTimeout()
+    prefetch_tokens_min: Count = 256
+    """Of HiCache's: less is not fetched (its ``prefetch_threshold``)."""
+
+
+class NvmeTier(LocalTier, LowerTier):
     """Disks of the server, behind its CPU memory; one queue for all reads and writes of a tier."""
 
     kind: Literal["nvme"]
@@ -63,11 +85,9 @@ class NvmeTier(LocalTier):
     written: Rate
     latency: Time
     """Of a read, besides the bytes; those of one load overlap."""
-    prefetch: bool = False
-    """Chunks of a request that finds others waiting come to CPU memory while it queues."""
 
 
-class RemoteTier(Tier):
+class RemoteTier(Tier, LowerTier):
     """Memory of one server, which all instances reach over their NICs (Mooncake's store, LMCache's server)."""
 
     kind: Literal["remote"]
@@ -75,8 +95,6 @@ class RemoteTier(Tier):
     """Of the topology, from 0 on; one on which no instance stands, or one that instances share."""
     latency: Time = 0
     """Of a load, besides its flows."""
-    prefetch: bool = False
-    """As for ``nvme``."""
 
 
 AnyTier = Annotated[CpuTier | NvmeTier | RemoteTier, Field(discriminator="kind")]

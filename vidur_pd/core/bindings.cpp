@@ -204,6 +204,11 @@ void bind_rank(py::module_& module) {
         .def("abandon_remote", &RankState::abandon_remote, py::arg("request"))
         .def("load_from", &RankState::load_from, py::arg("tiers"), py::arg("least_tokens"), py::kw_only(),
              py::arg("is_layerwise") = false)
+        .def("log_evictions", &RankState::log_evictions, py::arg("chunk_tokens"))
+        .def("take_evicted", &RankState::take_evicted)
+        .def("chunk_contents", &RankState::chunk_contents, py::arg("request"), py::arg("chunk_tokens"),
+             py::arg("tokens"))
+        .def("hold", &RankState::hold, py::arg("request"), py::arg("is_held"))
         .def("take_loads", &RankState::take_loads)
         .def("loaded", &RankState::loaded, py::arg("request"), py::arg("tokens"))
         .def("abandon_load", &RankState::abandon_load, py::arg("request"))

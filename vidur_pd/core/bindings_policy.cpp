@@ -30,7 +30,14 @@ void bind_view(py::module_& module) {
         .def_property_readonly("unasked_iterations",
                                [](const RankView& view) { return view.rank->unasked_iterations(); })
         .def_property_readonly("running", [](const RankView& view) { return view.rank->running(); })
-        .def_property_readonly("waiting", [](const RankView& view) { return view.rank->waiting(); })
+        .def_property_readonly("waiting",
+                               [](const RankView& view) {
+                                   std::vector<RequestPtr> waiting;
+                                   for (const RequestPtr& request : view.rank->waiting()) {
+                                       if (!request->is_held) waiting.push_back(request);
+                                   }
+                                   return waiting;
+                               })
         .def_property_readonly("arrived", [](const RankView& view) { return view.rank->arrived(); })
         .def_property_readonly("running_requests", [](const RankView& view) { return view.rank->running_requests(); })
         .def_property_readonly("has_candidates", [](const RankView& view) { return view.rank->has_candidates(); })

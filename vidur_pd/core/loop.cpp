@@ -111,7 +111,7 @@ std::optional<Notice> Loop::proceed() {
             return decide(instance);
         case Step::kPlan:
             plan(instance);
-            if (instance.group.has_begun_loads()) return LoadsBegun{here()};
+            if (instance.group.has_news_for_tiers()) return TiersDue{here()};
             return std::nullopt;
         case Step::kForm:
             work_.iteration = form(instance);
@@ -216,6 +216,7 @@ RunningIterationPtr Loop::form(Instance& instance) {
         iteration->batch = plan.batch ? plan.batch : instance.group.schedule_plain(now_ps());
         iteration->compute_ps.resize(1);
         instance.group.begin(*iteration->batch, now_ps());
+        for (const auto& write : plan.awaited) iteration->awaited.emplace_back(nullptr, write);
         await_layers(*iteration);
     }
     iteration->kv_blocks = note_kv_use(work_.instance);
@@ -335,6 +336,12 @@ void Loop::schedule_end(const RunningIterationPtr& iteration) {
 void Loop::end(const RunningIterationPtr& iteration) {
     if (!iteration->awaited.empty()) return schedule_end(iteration);
     ending_.push_back(iteration);
+}
+
+std::shared_ptr<LayerArrivals> Loop::await_write(std::int32_t index) {
+    Instance& instance = at(index);
+    if (!instance.plan || !instance.plan->batch || instance.stage_free_ps.size() > 1) return nullptr;
+    return instance.plan->awaited.emplace_back(std::make_shared<LayerArrivals>());
 }
 
 void Loop::set_arrivals(std::int32_t index, LayerArrivals& arrivals, std::vector<TimePs> at_ps, TimePs recomputing_ps) {

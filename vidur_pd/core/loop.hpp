@@ -81,6 +81,9 @@ class Loop {
     void schedule_end(const RunningIterationPtr& iteration);
     // Ends an iteration at this instant, before the loop goes on; one that waits for layers later.
     void end(const RunningIterationPtr& iteration);
+    // Lets the batch that is planned wait until `set_arrivals`, before its first layer; none, where there is no batch
+    // or stages follow each other.
+    std::shared_ptr<LayerArrivals> await_write(std::int32_t instance);
     // All layers of a load have come at these times, or tokens that have not are computed for so long.
     void set_arrivals(std::int32_t instance, LayerArrivals& arrivals, std::vector<TimePs> at_ps, TimePs recomputing_ps);
     // Aborts an iteration of one step; returns its requests, which leave the instance.

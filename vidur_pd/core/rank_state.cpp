@@ -149,6 +149,21 @@ Tokens RankState::ready_tokens(const Request& request, const CachedPrefix& prefi
     return ends.empty() ? prefix.tokens : ends.back();
 }
 
+std::vector<std::uint64_t> RankState::chunk_contents(const Request& request, Tokens chunk_tokens, Tokens tokens) const {
+    std::vector<std::uint64_t> contents;
+    for (Tokens end = chunk_tokens; end <= tokens; end += chunk_tokens) {
+        const auto content = pool_->chunk_content(request, end);
+        if (!content) break;
+        contents.push_back(*content);
+    }
+    return contents;
+}
+
+void RankState::hold(const RequestPtr& request, bool is_held) {
+    request->is_held = is_held;
+    note_change();
+}
+
 // A request does not run with the KV that it was going to wait for.
 void RankState::forget_load(Request& request) {
     if (!request.arrivals) return;
@@ -337,7 +352,8 @@ std::int64_t RankState::plain_decode_steps() const {
         if (left != 1 || request->computed_tokens < request->prompt_tokens || request->is_in_iteration) return 0;
         steps = std::min(steps, request->end_tokens - request->sequence_tokens() - 1);
     }
-    const bool may_share_more = !waiting_.empty() && cached_prefix(*waiting_.front()).may_share_more;
+    const RequestPtr first = first_waiting();
+    const bool may_share_more = first && cached_prefix(*first).may_share_more;
     if (may_share_more || remote_.may_share_more()) return 0;  // room may be found within the steps
     const std::int64_t free_blocks = pool_->free_blocks();
     if (missing_after(steps) <= free_blocks) return steps;

@@ -9,6 +9,7 @@
 // and keeps its place and its blocks until the iteration has ended.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <deque>
 #include <memory>
@@ -121,6 +122,14 @@ class RankState {
     void load_from(std::vector<std::shared_ptr<ChunkIndex>> tiers, std::vector<Tokens> least_tokens, bool is_layerwise);
     bool has_tiers() const { return !tiers_.empty(); }
     bool loads_layerwise() const { return loads_layerwise_; }
+    // Chunks that the pool has evicted, see `BlockPool`.
+    void log_evictions(Tokens chunk_tokens) { pool_->log_evictions(chunk_tokens); }
+    bool has_evicted() const { return pool_->has_evicted(); }
+    std::vector<std::uint64_t> take_evicted() { return pool_->take_evicted(); }
+    // [chunks] contents of the chunks among the first tokens of a request that others can have.
+    std::vector<std::uint64_t> chunk_contents(const Request& request, Tokens chunk_tokens, Tokens tokens) const;
+    // A request that waits keeps its place, and does not run while it is `held`: tiers fetch what they have of it.
+    void hold(const RequestPtr& request, bool is_held);
     // What tiers have of a request that waits, behind a prefix that the pool has: each goes on where the one before
     // ends, or none does.
     TierLoad find_load(const RequestPtr& request, const CachedPrefix& prefix) const;
@@ -140,10 +149,16 @@ class RankState {
     const std::vector<RequestPtr>& running() const { return running_; }
     // Requests without KV: those that were preempted last first, then in order of arrival; or all by priority.
     const std::deque<RequestPtr>& waiting() const { return waiting_; }
+    // The first of these that is not held back; none if all are.
+    RequestPtr first_waiting() const {
+        const auto first =
+            std::find_if(waiting_.begin(), waiting_.end(), [](const auto& each) { return !each->is_held; });
+        return first == waiting_.end() ? nullptr : *first;
+    }
     // Requests whose KV has come from elsewhere, in order of its arrival or by priority; they hold blocks for their
     // contexts.
     const std::deque<RequestPtr>& arrived() const { return remote_.arrived; }
-    bool has_candidates() const { return !waiting_.empty() || !remote_.arrived.empty(); }
+    bool has_candidates() const { return first_waiting() || !remote_.arrived.empty(); }
     // Whether KV of some request is on its way to this rank.
     bool is_transferring() const { return remote_.is_transferring(); }
     std::int64_t free_blocks() const { return pool_->free_blocks(); }

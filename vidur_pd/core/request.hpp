@@ -42,7 +42,7 @@ inline std::uint64_t chained(std::uint64_t content, std::uint64_t id) {
 // What tiers load of a request while it runs: its layers, one after another.
 struct LayerArrivals {
     Tokens tokens = 0;          // that come
-    std::vector<TimePs> at_ps;  // [layers]; empty until all have come
+    std::vector<TimePs> at_ps;  // [layers], or one time for all; empty until all have come
     TimePs recomputing_ps = 0;  // of tokens that did not come: they are computed behind the others
 
     bool have_come() const { return !at_ps.empty(); }
@@ -86,7 +86,7 @@ struct Request {
     void restart(Tokens kept) {
         ensure(kept <= generated_tokens && kept < output_tokens,
                "request " + request_id + " has not got so many tokens");
-        is_running = is_decided = is_loaded = skips_tiers = false;
+        is_running = is_decided = is_loaded = skips_tiers = is_held = false;
         arrivals.reset();
         leave_iterations();
         set_progress(0, kept);
@@ -170,6 +170,7 @@ struct Request {
     bool is_decided = false;                // takes part in the iteration that is being decided
     bool is_loaded = false;                 // the first of its tokens have come from tiers, and it does not run yet
     bool skips_tiers = false;               // a load of its has failed
+    bool is_held = false;                   // it waits, and does not run: what lower tiers have of it is fetched
     Tokens prefill_end_tokens = 0;          // computed tokens up to which it prefills there
     Tokens end_tokens = 0;                  // prompt + output tokens after which it is done there
     Tokens capacity_tokens = 0;             // tokens that fit into the KV blocks held there

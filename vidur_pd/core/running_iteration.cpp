@@ -182,10 +182,14 @@ void retime_stages(const std::vector<RunningIterationPtr>& running_iterations,
 void wait_for_layers(RunningIteration& iteration) {
     const TimePs alone_ps = iteration.ends_ps[0] - iteration.start_ps;
     TimePs end_ps = iteration.start_ps, recomputing_ps = 0;
-    const auto layers = static_cast<TimePs>(iteration.awaited.front().second->at_ps.size());
+    std::size_t most_layers = 1;
+    for (const auto& [request, arrivals] : iteration.awaited)
+        most_layers = std::max(most_layers, arrivals->at_ps.size());
+    const auto layers = static_cast<TimePs>(most_layers);
     for (TimePs layer = 0; layer < layers; ++layer) {
         for (const auto& [request, arrivals] : iteration.awaited) {
-            end_ps = std::max(end_ps, arrivals->at_ps[static_cast<std::size_t>(layer)]);
+            const auto from = std::min(static_cast<std::size_t>(layer), arrivals->at_ps.size() - 1);
+            end_ps = std::max(end_ps, arrivals->at_ps[from]);
         }
         end_ps += share_of(alone_ps, layer + 1, layers) - share_of(alone_ps, layer, layers);
     }
@@ -193,6 +197,7 @@ void wait_for_layers(RunningIteration& iteration) {
     iteration.ends_ps[0] = end_ps + recomputing_ps;
     iteration.layer_wait_ps = iteration.ends_ps[0] - iteration.start_ps - alone_ps;
     for (const auto& [request, arrivals] : iteration.awaited) {
+        if (!request) continue;
         request->tier_tokens = request->tier_tokens.value_or(0) + arrivals->tokens;
         request->tier_wait_ps = request->tier_wait_ps.value_or(0) + iteration.layer_wait_ps;
     }

@@ -75,7 +75,7 @@ struct RunningIteration {
     TimePs booked_ps = 0;                                // up to when its collectives have been booked on links
     double booked_steps = 0.0;                           // how many of them that was; a step in progress is a fraction
     PassedSteps passed;                                  // of a run, where there is a frontend
-    std::vector<std::pair<RequestPtr, std::shared_ptr<LayerArrivals>>> awaited;  // loads that its layers wait for
+    std::vector<std::pair<RequestPtr, std::shared_ptr<LayerArrivals>>> awaited;  // loads, with who runs, and writes
     bool is_launch_to_report = false;
     bool is_timed = false;     // `ends_ps` is when it would end without them
     TimePs layer_wait_ps = 0;  // by how much they have prolonged it

@@ -87,9 +87,10 @@ void VllmV1::admit_waiting(RankState& rank) {
 // them as well, and the budget has room for it.
 std::optional<VllmV1::Admissible> VllmV1::find_admissible(const RankState& rank, Tokens budget) {
     if (!rank.has_candidates()) return std::nullopt;
-    const bool is_local = rank.arrived().empty() || (rank.limits().by_priority && !rank.waiting().empty() &&
-                                                     goes_first(rank.waiting().front(), rank.arrived().front()));
-    const RequestPtr& request = is_local ? rank.waiting().front() : rank.arrived().front();
+    const RequestPtr waiting = rank.first_waiting();
+    const bool is_local =
+        rank.arrived().empty() || (rank.limits().by_priority && waiting && goes_first(waiting, rank.arrived().front()));
+    const RequestPtr request = is_local ? waiting : rank.arrived().front();
     CachedPrefix prefix;
     if (is_local) prefix = rank.cached_prefix(*request);
     const Tokens past = is_local ? rank.ready_tokens(*request, prefix) : request->computed_tokens;

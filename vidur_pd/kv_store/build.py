@@ -7,16 +7,16 @@ from collections.abc import Hashable
 from boundary.errors import InputError
 from vidur_pd._core import ChunkKeys
 from vidur_pd.cluster.instance import Rank
-from vidur_pd.config.kv_cache import AnyTier, CpuTier, KvCacheConfig, NvmeTier, RemoteTier
+from vidur_pd.config.kv_cache import AnyTier, CpuTier, KvCacheConfig, LowerTier, NvmeTier, RemoteTier
 from vidur_pd.config.own_classes import FAULTS, describe
 from vidur_pd.kv_store.disk import Disk
 from vidur_pd.kv_store.eviction import Eviction
 from vidur_pd.kv_store.eviction.registry import eviction_class
 from vidur_pd.kv_store.places import Places, RankPlace
-from vidur_pd.kv_store.rank_store import RankStore, TierAccess
+from vidur_pd.kv_store.rank_store import PrefetchPolicy, RankStore, TierAccess
 from vidur_pd.kv_store.tier import Tier
 
-WRITES_AT = {"through": 1, "selective": 2}
+WRITES_AT: dict[str, int | None] = {"through": 1, "selective": 2, "back": None}
 """Accesses to a chunk with which it is written."""
 
 
@@ -63,7 +63,13 @@ class TierBuilder:
                 disk = Disk(config.read, config.written, config.latency)
                 outlives = config.scope == "server"
                 return TierAccess(
-                    config.kind, tier, chunk_bytes, disk=disk, prefetches=config.prefetch, outlives_instances=outlives
+                    config.kind,
+                    tier,
+                    chunk_bytes,
+                    disk=disk,
+                    prefetches=config.prefetch is True,
+                    prefetch=_prefetch_policy(config),
+                    outlives_instances=outlives,
                 )
             case RemoteTier():
                 host = self._places.host_of_server(f"kv_cache.tiers.{number}.server", config.server)
@@ -73,7 +79,8 @@ class TierBuilder:
                     chunk_bytes,
                     host,
                     config.latency,
-                    prefetches=config.prefetch,
+                    prefetches=config.prefetch is True,
+                    prefetch=_prefetch_policy(config),
                     outlives_instances=True,
                 )
 
@@ -95,3 +102,15 @@ class TierBuilder:
             return made
 
         return Tier(self._keys, eviction, writes_at=WRITES_AT[config.write])
+
+
+def _prefetch_policy(config: LowerTier) -> PrefetchPolicy | None:
+    least, timeout = config.prefetch_tokens_min, config.prefetch_timeout
+    match config.prefetch:
+        case "best_effort":
+            return PrefetchPolicy(least, 0)
+        case "timeout":
+            return PrefetchPolicy(least, timeout.base, timeout.per_1024_tokens)
+        case "wait_complete":
+            return PrefetchPolicy(least)
+    return None

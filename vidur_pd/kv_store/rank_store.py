@@ -14,6 +14,21 @@ from vidur_pd.kv_store.tier import Tier
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class PrefetchPolicy:
+    """How long a request waits for what a lower tier has of it."""
+
+    least_tokens: int
+    """Less is not fetched."""
+    base_ps: int | None = None
+    """``None``: until all has come."""
+    per_1024_tokens_ps: int = 0
+
+    def wait_ps(self, tokens: int) -> int | None:
+        """Longest wait for so many tokens; ``None``: without end."""
+        return None if self.base_ps is None else self.base_ps + self.per_1024_tokens_ps * tokens // 1024
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class TierAccess:
     """A tier as one rank reaches it."""
 
@@ -26,7 +41,9 @@ class TierAccess:
     latency_ps: int = 0
     disk: Disk | None = None
     prefetches: bool = False
-    """Into the first tier, while a request queues."""
+    """Into the first tier, while a request queues behind others."""
+    prefetch: PrefetchPolicy | None = None
+    """Into the first tier, for every request, which may have to wait for it; nothing is loaded from here directly."""
     outlives_instances: bool = False
     """It keeps its content where an instance fails."""
 
@@ -54,17 +71,38 @@ class Write:
     """When these have read them."""
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Piece:
+    """Chunks that come from a lower tier to CPU memory together."""
+
+    access: TierAccess
+    chunks: tuple[int, ...]
+    tokens: int
+
+
 class RankStore:
     """What a rank loads from its tiers and writes to them."""
 
     def __init__(self, rank: Rank, place: RankPlace, tiers: Sequence[TierAccess], chunk_tokens: int) -> None:
         self.rank, self.place, self.tiers = rank, place, tuple(tiers)
+        self.direct = tuple(access for access in tiers if access.prefetch is None)
+        """Those that are looked up at the turn of a request."""
         self._chunk_tokens = chunk_tokens
+        self._is_written_back = any(access.tier.is_written_back for access in tiers)
+        self._chunk_of: dict[int, int] = {}
+        """Chunks that the prefix cache may have, by its own name for them; of tiers that are written back."""
+        if self._is_written_back:
+            rank.state.log_evictions(chunk_tokens)
+
+    @property
+    def memory(self) -> TierAccess:
+        """The first tier, where there is a prefetch."""
+        return self.tiers[0]
 
     def parts(self, load: TierLoad, now_ps: int) -> list[LoadPart]:
         """Whole chunks cross, also where the prefix cache has the beginning of the first."""
         parts, start = [], load.cached
-        for access, end in zip(self.tiers, load.reaches, strict=True):
+        for access, end in zip(self.direct, load.reaches, strict=True):
             if end == start:
                 continue
             chunks = (end - start // self._chunk_tokens * self._chunk_tokens) // self._chunk_tokens
@@ -96,6 +134,32 @@ class RankStore:
             start = end
         return writes
 
+    def pieces(self, request: Request, keys: ChunkKeys, most_chunks: int) -> list[Piece]:
+        """What a request that is going to queue gets from lower tiers by their `PrefetchPolicy`, its beginning first."""
+        if len(self.direct) == len(self.tiers):
+            return []
+        memory, most, pieces = self.memory, request.context_tokens - 1, list[Piece]()
+        cached, of_prompt, width = self.rank.state.cached_tokens(request), keys.of(request, most), self._chunk_tokens
+        start = memory.tier.index.reach(request, cached, most)
+        memory.tier.access(of_prompt[cached // width : start // width])  # to keep them
+        for access in self.tiers[1:]:
+            end = access.tier.index.reach(request, start, most)
+            if access.prefetch is None or end == start:
+                continue
+            if end - start < access.prefetch.least_tokens:
+                break
+            new = memory.tier.access(of_prompt[start // width : end // width], is_fetch=True)[::-1]
+            access.tier.counts.prefetched_chunks += len(new)
+            for first in range(0, len(new), most_chunks):
+                chunks = tuple(new[first : first + most_chunks])
+                pieces.append(Piece(access, chunks, len(chunks) * width))
+            start = end
+        return pieces
+
+    def fetch(self, piece: Piece, now_ps: int) -> Write:
+        """The way of a piece to CPU memory."""
+        return self._fetch(self.memory, piece.access, piece.chunks, now_ps)
+
     def _fetch(self, memory: TierAccess, access: TierAccess, new: tuple[int, ...], now_ps: int) -> Write:
         """From a lower tier to CPU memory."""
         if access.disk is not None:
@@ -104,11 +168,27 @@ class RankStore:
         graph = self.place.fetch(len(new) * self._chunk_tokens, access.host, delay_ps=access.latency_ps)
         return Write(((memory, new),), graph)
 
-    def writes(self, keys: Sequence[int]) -> list[Write]:
-        """What a computed prompt with these chunks adds to the tiers; what goes to one host crosses once."""
+    def writes(self, request: Request, keys: Sequence[int]) -> list[Write]:
+        """What a computed prompt with these chunks adds to the tiers."""
+        if self._is_written_back:
+            contents = self.rank.state.chunk_contents(request, self._chunk_tokens, len(keys) * self._chunk_tokens)
+            self._chunk_of.update(zip(contents, keys, strict=False))
+        return self._writes([(access, access.tier.access(keys)) for access in self.tiers])
+
+    def written_back(self) -> list[Write]:
+        """What the prefix cache has evicted since the last call, where tiers lack it."""
+        if not self._is_written_back:
+            return []
+        evicted = [self._chunk_of.pop(content, None) for content in self.rank.state.take_evicted()]
+        keys = [key for key in reversed(evicted) if key is not None]
+        tiers = [access for access in self.tiers if access.tier.is_written_back]
+        lacking = [(access, [key for key in keys if not access.tier.has(key)]) for access in tiers]
+        return self._writes([(access, access.tier.access(keys, is_fetch=True)) for access, keys in lacking])
+
+    def _writes(self, new_in: Sequence[tuple[TierAccess, list[int]]]) -> list[Write]:
+        """Chunks on their way to tiers; what goes to one host crosses once."""
         of_hosts: dict[RemoteHost | None, list[tuple[TierAccess, tuple[int, ...]]]] = {}
-        for access in self.tiers:
-            new = access.tier.access(keys)
+        for access, new in new_in:
             if new:
                 of_hosts.setdefault(access.host, []).append((access, tuple(new)))
         writes = []

@@ -14,10 +14,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from netsim import Completion, FlowGraph, GraphHandle, NetworkBackend, NoPath
-from vidur_pd._core import ChunkKeys, LayerArrivals, LoadsBegun, Loop, PromptsComputed, Request, TierLoad
+from vidur_pd._core import ChunkKeys, LayerArrivals, Loop, PromptsComputed, Request, TierLoad, TiersDue
 from vidur_pd.clock import EventQueue, Priority
 from vidur_pd.cluster.instance import Instance, Rank
 from vidur_pd.execution.network_clock import catch_up
+from vidur_pd.kv_store.prefetch import Prefetches
 from vidur_pd.kv_store.rank_store import LoadPart, RankStore, TierAccess, Write
 
 RecomputePs = Callable[[Instance, int, int], int]
@@ -62,17 +63,24 @@ class KvStore:
         self._loads: dict[GraphHandle, OpenLoad] = {}
         self._writes: dict[GraphHandle, Write] = {}
         self._withdrawn: set[GraphHandle] = set()
+        self._after: dict[Write, Callable[[], None]] = {}
+        """What follows the end of a write."""
+        self._prefetches = Prefetches(keys, queue, self._write)
 
-    def loads_begun(self, notice: LoadsBegun) -> None:
-        """Requests hold blocks for what tiers have of them."""
+    def due(self, notice: TiersDue) -> None:
+        """Requests hold blocks for what tiers have of them, or chunks have been evicted, whose blocks are taken once
+        they have been written."""
         for store in self.stores[notice.instance.index]:
+            for write in store.written_back():
+                self._write(write, self._let_wait(store.rank.instance))
             for load in store.rank.state.take_loads():
                 self._load(store, load)
 
     def enters(self, request: Request, rank: Rank) -> None:
-        """A request is going to queue on a rank; where others wait already, what lower tiers have of it is fetched."""
+        """A request is going to queue on a rank: what lower tiers have of it is fetched, or is where others wait."""
+        store = self.stores[rank.instance.index][rank.index]
+        self._prefetches.begin(store, request)
         if rank.state.queued_requests:
-            store = self.stores[rank.instance.index][rank.index]
             for write in store.prefetches(request, self._keys, self._queue.now_ps):
                 self._write(write)
 
@@ -80,7 +88,7 @@ class KvStore:
         """Chunks of prompts are written where tiers lack them."""
         for rank, request in notice.prompts:
             store = self.stores[notice.instance.index][rank]
-            for write in store.writes(self._keys.of(request, request.prompt_tokens)):
+            for write in store.writes(request, self._keys.of(request, request.prompt_tokens)):
                 self._write(write)
 
     def arrived(self, completion: Completion) -> bool:
@@ -110,17 +118,23 @@ class KvStore:
         for load in self._open():
             if load.store.rank.instance is instance:
                 self._withdraw(load)
+        self._prefetches.instance_down(instance)
         for store in self.stores[instance.index]:
             for access in store.tiers:
                 if not access.outlives_instances:
                     access.tier.clear()
 
     def end_all(self) -> bool:
-        """Nothing moves any more: what waits for a load is computed. Returns whether there was some."""
+        """Nothing moves any more: what waits for a load is computed, and nobody waits for a write. Returns whether
+        there was some."""
         waiting = self._open()
         for load in waiting:
             self._give_up(load)
-        return bool(waiting)
+        has_held = self._prefetches.end_all()
+        followed = list(self._after)
+        for write in followed:
+            self._after.pop(write)()
+        return bool(waiting) or has_held or bool(followed)
 
     def _open(self) -> list[OpenLoad]:
         return list(dict.fromkeys(self._loads.values()))
@@ -187,7 +201,17 @@ class KvStore:
         opened.on_network.clear()
         self._loop.traffic_changes(self._queue.now_ps)
 
-    def _write(self, write: Write) -> None:
+    def _let_wait(self, instance: Instance) -> Callable[[], None] | None:
+        """Lets the batch that takes the blocks of evicted chunks wait until these have been copied, as HiCache does."""
+        arrivals = self._loop.await_write(instance)
+        if arrivals is None:
+            return None
+        return lambda: self._loop.set_arrivals(instance, arrivals, np.array([self._queue.now_ps]))
+
+    def _write(self, write: Write, after: Callable[[], None] | None = None) -> None:
+        """``after``: what follows its end at its host."""
+        if after is not None:
+            self._after[write] = after
         for access, new in write.targets:
             access.tier.counts.stored_bytes += len(new) * access.chunk_bytes
         if write.graph is None:
@@ -208,6 +232,8 @@ class KvStore:
                 access.tier.written(new)
             else:
                 self._write_to_disk(access, new)
+        if (after := self._after.pop(write, None)) is not None:
+            after()
 
     def _write_to_disk(self, access: TierAccess, new: tuple[int, ...]) -> None:
         assert access.disk is not None

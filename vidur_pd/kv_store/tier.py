@@ -40,8 +40,8 @@ class TierCounts:
 class Tier:
     """A tier of one rank, or of all. Chunks that are being written count for eviction, and not for look-ups."""
 
-    def __init__(self, keys: ChunkKeys, eviction: Callable[[], Eviction], *, writes_at: int) -> None:
-        """``writes_at``: accesses to a chunk with which it is written."""
+    def __init__(self, keys: ChunkKeys, eviction: Callable[[], Eviction], *, writes_at: int | None) -> None:
+        """``writes_at``: accesses to a chunk with which it is written; ``None``: when a prefix cache evicts it."""
         self.index = ChunkIndex(keys)
         self.counts = TierCounts()
         self._new_eviction = eviction
@@ -57,14 +57,15 @@ class Tier:
     def access(self, keys: Sequence[int], *, is_fetch: bool = False) -> list[int]:
         """A prompt with these chunks has been computed; returns those that have to be written, the last first.
 
-        ``is_fetch``: it is going to be, and what is missing is written whatever came before.
+        ``is_fetch``: it is going to be, or a prefix cache has evicted it: what is missing is written whatever came
+        before.
         """
         held, hit, add = self._held, self._eviction.hit, self._eviction.add
         new, evicted = list[int](), list[int]()
         for key in reversed(keys):
             if key in held:
                 hit(key)
-                if self._missing and key in self._missing:
+                if self._missing and key in self._missing and (is_fetch or self._writes_at is not None):
                     new.append(key)
             elif is_fetch or self._writes_at == 1 or self._is_due(key):
                 new.append(key)
@@ -78,6 +79,10 @@ class Tier:
         self._missing.difference_update(new)
         self._writing.update(new)
         return new
+
+    def has(self, key: int) -> bool:
+        """Whether a chunk is here, or on its way."""
+        return key in self._held and key not in self._missing
 
     def written(self, keys: Sequence[int]) -> None:
         """Chunks have come; those that were evicted meanwhile are gone."""
@@ -99,8 +104,15 @@ class Tier:
         self._accesses.clear()
         self._eviction = self._new_eviction()
 
+    @property
+    def is_written_back(self) -> bool:
+        """Chunks come when a prefix cache evicts them."""
+        return self._writes_at is None
+
     def _is_due(self, key: int) -> bool:
         """Whether a chunk that is not there is written with this access."""
+        if self._writes_at is None:
+            return False
         self._accesses[key] += 1
         if self._accesses[key] < self._writes_at:
             return False

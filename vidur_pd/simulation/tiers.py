@@ -49,7 +49,7 @@ def kv_store_of(state: SimulationState, loop: Loop, queue: EventQueue) -> KvStor
         draft_layers = int(pool.drafting is not None and pool.drafting.is_by_layer)
         for rank in instance.ranks if plan.role_of(instance.placement) != "decode" else ():
             store = builder.of(rank, places.of(instance.placement, rank.index, pool.precision, draft_layers))
-            indices = [access.tier.index for access in store.tiers]
+            indices = [access.tier.index for access in store.direct]
             least_tokens = _least_tokens(plan, config, store, times[instance.index])
             rank.state.load_from(indices, least_tokens, is_layerwise=config.layerwise)
             of_ranks.append(store)
@@ -103,7 +103,7 @@ def _check_pool(plan: SimulationPlan, config: KvCacheConfig, pool: PoolModel) ->
 def _least_tokens(plan: SimulationPlan, config: KvCacheConfig, store: RankStore, times: PromptTimes) -> list[int]:
     """[tiers] fewest tokens that are loaded from each."""
     if config.load == "always":
-        return [config.load_tokens_min] * len(store.tiers)
+        return [config.load_tokens_min] * len(store.direct)
     idle = IdleFabric(plan.topology, "fluid", None)
     most = plan.pools[store.rank.instance.placement.pool].max_model_len
     return [max(config.load_tokens_min, least) for least in _worth(store, idle, times, config.chunk_tokens, most)]
@@ -115,7 +115,7 @@ def _worth(store: RankStore, idle: IdleFabric, times: PromptTimes, chunk: int, m
     Whole chunks are loaded, of which the prefix cache may have all but a block. What is saved is least where a single
     token is left to compute, as that takes an iteration all the same.
     """
-    for access in store.tiers:
+    for access in store.direct:
         tokens = chunk
         while tokens <= most:
             crossing = tokens + chunk
