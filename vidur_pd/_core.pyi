@@ -382,8 +382,8 @@ class RankView:
         """How many of these are drafts, which a decode may leave out. Drafts follow an iteration with a new token."""
 
     def cached_tokens(self, request: RequestView) -> int:
-        """The longest prefix of a waiting request that the cache has, short of its last token, and what tiers load behind
-        it layer by layer while it runs."""
+        """The longest prefix of a waiting request that the cache has, short of its last token, and what tiers load
+        behind it layer by layer while it runs."""
 
     def lacking_blocks(self, request: RequestView, tokens: int) -> int:
         """Free blocks that so many more tokens of a request take, those of its look-ahead included."""

@@ -36,8 +36,8 @@ class Tier(Section):
     own (`vidur_pd.kv_store.eviction`)."""
     write: Literal["through", "selective", "back"] = "through"
     """Chunks are stored when their prompt has been computed: ``through``, at the first one that has them (LMCache, and
-    HiCache's default); ``selective``, at the second (HiCache's ``write_through_selective``). ``back``: when a prefix cache
-    evicts them (HiCache's ``write_back``), and the batch that takes their blocks waits for it."""
+    HiCache's default); ``selective``, at the second (HiCache's ``write_through_selective``). ``back``: when a prefix
+    cache evicts them (HiCache's ``write_back``), and the batch that takes their blocks waits for it."""
 
 
 class LocalTier(Tier):

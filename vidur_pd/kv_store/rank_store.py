@@ -135,7 +135,7 @@ class RankStore:
         return writes
 
     def pieces(self, request: Request, keys: ChunkKeys, most_chunks: int) -> list[Piece]:
-        """What a request that is going to queue gets from lower tiers by their `PrefetchPolicy`, its beginning first."""
+        """What a request that is going to queue gets by the `PrefetchPolicy` of lower tiers, its beginning first."""
         if len(self.direct) == len(self.tiers):
             return []
         memory, most, pieces = self.memory, request.context_tokens - 1, list[Piece]()

@@ -84,8 +84,8 @@ def test_a_load_that_is_slower_than_compute_costs_all_of_it_and_the_last_layer()
 @pytest.mark.parametrize("rate_bps", [PCIE_BPS, 3 * PCIE_BPS // 2, 2 * PCIE_BPS, 3 * PCIE_BPS])
 def test_layers_wait_in_the_middle_where_another_load_shares_pcie(rate_bps: int) -> None:
     """Two instances behind one PCIe switch; the first loads 15 chunks, the second 8 of a prompt whose other part
-    has changed, and computes 2,048 tokens. By hand: until the second has all, both have half the rate, then the first has
-    all of it. Beside its load the first computes another prompt of 512 tokens, in the same iteration.
+    has changed, and computes 2,048 tokens. By hand: until the second has all, both have half the rate, then the first
+    has all of it. Beside its load the first computes another prompt of 512 tokens, in the same iteration.
     """
     half = [*B[:6], *range(300, 304)]
     rows = [(0.0, 5_120, A), (0.0, 5_120, B), (10.0, 5_120, B), (10.0, 5_120, A)]
@@ -130,7 +130,7 @@ def test_nothing_ends_before_its_layers_have_come_and_been_computed(
 ) -> None:
     """Whatever else the instance, of two GPUs, has to do: first iterations take at least their compute, and the load's
     bytes at the links' rate; none takes longer than both after one another, and what others load."""
-    rows = ROWS[:2] + [(20.0, 5_120, A)]
+    rows = [*ROWS]
     rows += [
         (20.0 + (n + 1) * gap_us / 1e6, 512 * ids, [*range(1000 * n + 1000, 1000 * n + 1000 + ids)])
         for n, ids in enumerate(others)
