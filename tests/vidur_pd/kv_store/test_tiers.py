@@ -355,7 +355,7 @@ def test_requests_that_are_held_back_go_on_when_nothing_moves_any_more() -> None
     store = {"kind": "remote", "capacity": "1TB", "server": 1, "prefetch": "wait_complete"}
     memory = CPU | {"capacity": f"{40 * 256 * TOKEN_BYTES}B"}
     rows = [(0.0, 5_120, A), (20, 5_120, B), (40, 5_120, [*range(200, 210)]), (60, 5_120, A)]
-    faults = [{"kind": "link", "at_s": 61, "between": ["pcie1", "host1"]}]
+    faults = [{"kind": "link", "at_s": 61, "between": ["gpu1", "leaf0.0"]}]
     result = run(
         prompts(rows), [memory, store], topology=topology, faults=faults, pools=[pool("server", "mixed", instances=1)]
     )
