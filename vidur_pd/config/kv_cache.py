@@ -97,7 +97,19 @@ class RemoteTier(Tier, LowerTier):
     """Of a load, besides its flows."""
 
 
-AnyTier = Annotated[CpuTier | NvmeTier | RemoteTier, Field(discriminator="kind")]
+class PooledTier(Tier):
+    """Memory of all servers together, each of which has ``capacity``: a chunk lies in one of them, and instances read
+    it over their NICs where that is another (Mooncake's store with segments of all servers, LMCache's peers)."""
+
+    kind: Literal["pooled"]
+    place: Literal["spread", "writer"] = "spread"
+    """Where a chunk lies: ``spread``, on one server after the other, whoever has computed it (Mooncake's store);
+    ``writer``, on the server that has (LMCache's peers)."""
+    latency: Time = 0
+    """Of a load, besides its flows."""
+
+
+AnyTier = Annotated[CpuTier | NvmeTier | RemoteTier | PooledTier, Field(discriminator="kind")]
 
 
 class KvCacheConfig(Section):
@@ -131,6 +143,6 @@ class KvCacheConfig(Section):
     @model_validator(mode="after")
     def _prefetches_into_memory(self) -> KvCacheConfig:
         for tier in self.tiers:
-            if not isinstance(tier, CpuTier) and tier.prefetch and self.tiers[0].kind != "cpu":
+            if isinstance(tier, LowerTier) and tier.prefetch and self.tiers[0].kind != "cpu":
                 raise ValueError(f"tiers: found {tier.kind} with prefetch, expected one of kind cpu as the first")
         return self

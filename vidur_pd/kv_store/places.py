@@ -148,8 +148,15 @@ class Places:
         """A server's host, seen from others. Raises: InputError, where there is no such server."""
         if server >= len(self._hosts):
             raise InputError(f"{field}: found {server}, expected one of the {len(self._hosts)} servers, from 0 on")
+        return self.hosts[server]
+
+    @property
+    def hosts(self) -> tuple[RemoteHost, ...]:
+        """[servers]"""
         width = self._topology.gpus_per_node
-        return RemoteHost(self._hosts[server], range(server * width, (server + 1) * width))
+        return tuple(
+            RemoteHost(node, range(server * width, (server + 1) * width)) for server, node in enumerate(self._hosts)
+        )
 
     def of(self, placement: Placement, rank: int, precision: Precision, draft_layers: int) -> RankPlace:
         partition, sizes = placement.partition, cache_sizes(self._model, precision, draft_layers)

@@ -89,7 +89,7 @@ class Prefetches:
     def _stop(self, prefetch: Prefetch) -> None:
         """What has not been asked for does not come."""
         for piece in prefetch.left:
-            prefetch.store.memory.tier.not_written(piece.chunks)
+            prefetch.store.forget(piece)
         prefetch.left.clear()
 
 

@@ -18,8 +18,10 @@ from vidur_pd._core import ChunkKeys, LayerArrivals, Loop, PromptsComputed, Requ
 from vidur_pd.clock import EventQueue, Priority
 from vidur_pd.cluster.instance import Instance, Rank
 from vidur_pd.execution.network_clock import catch_up
+from vidur_pd.kv_store.disk import Disk
 from vidur_pd.kv_store.prefetch import Prefetches
-from vidur_pd.kv_store.rank_store import LoadPart, RankStore, TierAccess, Write
+from vidur_pd.kv_store.rank_store import LoadPart, RankStore, Target, Write
+from vidur_pd.kv_store.tier import Tier
 
 RecomputePs = Callable[[Instance, int, int], int]
 """(instance, first token, token after the last): what it takes to compute these tokens of a prompt."""
@@ -122,6 +124,7 @@ class KvStore:
         for store in self.stores[instance.index]:
             for access in store.tiers:
                 if not access.outlives_instances:
+                    assert isinstance(access.tier, Tier), "what several servers have outlives instances"
                     access.tier.clear()
 
     def end_all(self) -> bool:
@@ -143,12 +146,13 @@ class KvStore:
         now_ps = self._queue.now_ps
         opened = OpenLoad(store, load, now_ps, store.parts(load, now_ps))
         for part in opened.parts:
-            handle = self._submit(part.graph)
-            if handle is None:
-                self._give_up(opened)
-                return
-            opened.on_network[handle] = part
-            self._loads[handle] = opened
+            for graph in part.graphs:
+                handle = self._submit(graph)
+                if handle is None:
+                    self._give_up(opened)
+                    return
+                opened.on_network[handle] = part
+                self._loads[handle] = opened
 
     def _loaded(self, opened: OpenLoad) -> None:
         request, now_ps, rank = opened.load.request, self._queue.now_ps, opened.store.rank
@@ -212,8 +216,8 @@ class KvStore:
         """``after``: what follows its end at its host."""
         if after is not None:
             self._after[write] = after
-        for access, new in write.targets:
-            access.tier.counts.stored_bytes += len(new) * access.chunk_bytes
+        for target in write.targets:
+            target.tier.counts.stored_bytes += len(target.chunks) * target.access.chunk_bytes
         if write.graph is None:
             self._queue.schedule(write.read_ps, Priority.COMPLETION, lambda: self._settle(write, is_written=True))
             return
@@ -225,20 +229,19 @@ class KvStore:
 
     def _settle(self, write: Write, *, is_written: bool) -> None:
         """What was written is at its host, or nowhere."""
-        for access, new in write.targets:
+        for target in write.targets:
             if not is_written:
-                access.tier.not_written(new)
-            elif access.disk is None:
-                access.tier.written(new)
+                target.tier.not_written(target.chunks)
+            elif target.access.disk is None:
+                target.tier.written(target.chunks)
             else:
-                self._write_to_disk(access, new)
+                self._write_to_disk(target, target.access.disk)
         if (after := self._after.pop(write, None)) is not None:
             after()
 
-    def _write_to_disk(self, access: TierAccess, new: tuple[int, ...]) -> None:
-        assert access.disk is not None
-        at_ps = access.disk.write(len(new) * access.chunk_bytes, self._queue.now_ps)
-        self._queue.schedule(at_ps, Priority.COMPLETION, lambda: access.tier.written(new))
+    def _write_to_disk(self, target: Target, disk: Disk) -> None:
+        at_ps = disk.write(len(target.chunks) * target.access.chunk_bytes, self._queue.now_ps)
+        self._queue.schedule(at_ps, Priority.COMPLETION, lambda: target.tier.written(target.chunks))
 
     def _submit(self, graph: FlowGraph) -> GraphHandle | None:
         """``None``: links that are down leave no path."""

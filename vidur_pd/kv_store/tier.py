@@ -40,9 +40,19 @@ class TierCounts:
 class Tier:
     """A tier of one rank, or of all. Chunks that are being written count for eviction, and not for look-ups."""
 
-    def __init__(self, keys: ChunkKeys, eviction: Callable[[], Eviction], *, writes_at: int | None) -> None:
-        """``writes_at``: accesses to a chunk with which it is written; ``None``: when a prefix cache evicts it."""
-        self.index = ChunkIndex(keys)
+    def __init__(
+        self,
+        keys: ChunkKeys,
+        eviction: Callable[[], Eviction],
+        *,
+        writes_at: int | None,
+        index: ChunkIndex | None = None,
+    ) -> None:
+        """``writes_at``: accesses to a chunk with which it is written; ``None``: when a prefix cache evicts it.
+
+        ``index``: of several that have no chunk in common.
+        """
+        self.index = ChunkIndex(keys) if index is None else index
         self.counts = TierCounts()
         self._new_eviction = eviction
         self._eviction = eviction()
@@ -79,6 +89,10 @@ class Tier:
         self._missing.difference_update(new)
         self._writing.update(new)
         return new
+
+    def holds(self, key: int) -> bool:
+        """Whether a chunk has room here."""
+        return key in self._held
 
     def has(self, key: int) -> bool:
         """Whether a chunk is here, or on its way."""

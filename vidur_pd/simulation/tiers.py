@@ -15,6 +15,7 @@ from vidur_pd.execution.communication.idle_fabric import IdleFabric
 from vidur_pd.execution.iteration.prompts import PromptTimes
 from vidur_pd.kv_store.build import TierBuilder
 from vidur_pd.kv_store.places import Places
+from vidur_pd.kv_store.pooled import PooledTier
 from vidur_pd.kv_store.rank_store import RankStore
 from vidur_pd.kv_store.store import KvStore
 from vidur_pd.kv_store.tier import Tier, TierCounts
@@ -119,7 +120,7 @@ def _worth(store: RankStore, idle: IdleFabric, times: PromptTimes, chunk: int, m
         tokens = chunk
         while tokens <= most:
             crossing = tokens + chunk
-            run = idle.run(store.place.load(crossing, host=access.host))
+            run = idle.run(store.place.load(crossing, host=store.farthest_host(access)))
             assert run is not None, "an idle fabric is whole"
             read_ps = 0 if access.disk is None else access.disk.alone_ps(crossing * store.place.stored_token_bytes)
             if run.duration_ps + access.latency_ps + read_ps <= times.saved_ps(tokens):
@@ -131,15 +132,16 @@ def _worth(store: RankStore, idle: IdleFabric, times: PromptTimes, chunk: int, m
 def tier_summaries(store: KvStore) -> tuple[TierSummary, ...]:
     """One for each tier of the configuration, over all ranks."""
     kinds: dict[str, tuple[TierCounts, int, int]] = {}
-    seen: set[Tier] = set()
+    seen: set[Tier | PooledTier] = set()
     for rank_store in (each for of_instance in store.stores for each in of_instance):
         for access in rank_store.tiers:
-            counts, ranks, held = kinds.setdefault(access.kind, (TierCounts(), 0, 0))
+            counts, caches, held = kinds.setdefault(access.kind, (TierCounts(), 0, 0))
             if access.tier in seen:
                 continue
             seen.add(access.tier)
-            counts.add(access.tier.counts)
-            kinds[access.kind] = counts, ranks + 1, held + len(access.tier.index) * access.chunk_bytes
+            counts.add(access.tier.all_counts() if isinstance(access.tier, PooledTier) else access.tier.counts)
+            caches += access.tier.caches if isinstance(access.tier, PooledTier) else 1
+            kinds[access.kind] = counts, caches, held + len(access.tier.index) * access.chunk_bytes
     return tuple(_summary(kind, *found) for kind, found in kinds.items())
 
 

@@ -14,7 +14,7 @@ from pydantic import ValidationError
 from boundary.errors import InputError
 from netsim import LinkKind
 from tests.integration.small_runs import pool
-from tests.vidur_pd.kv_store.oracles import ORACLES
+from tests.vidur_pd.kv_store.oracles import ORACLES, BlockPool, is_in
 from tests.vidur_pd.kv_store.tiered_runs import CPU, ID_TOKENS, PCIE_BPS, SINGLE, TOKEN_BYTES, prompts, run
 from vidur_pd.execution.coupling.plan import KV
 from vidur_pd.metrics.result import Result
@@ -116,8 +116,9 @@ def test_selective_writes_keep_what_comes_twice(write: str, stored: int) -> None
 
 
 def test_chunks_are_written_back_when_they_leave_the_prefix_cache() -> None:
-    """By hand, as above: with the second prompt 240 blocks of the first go, in which its last 15 chunks end, and one more
-    with its answer. Its batch waits until 15 have been copied. The third prompt finds 15 of them, all but the last, and drives the second out."""
+    """By hand, as above: with the second prompt 240 blocks of the first go, in which its last 15 chunks end, and one
+    more with its answer. Its batch waits until 15 have been copied. The third prompt finds 15 of them, all but the
+    last, and drives the second out."""
     rows = [(0, 5_120, A), (10, 5_120, B), (20, 5_120, A)]
     first, second, third = run(prompts(rows), [CPU | {"write": "back"}]).requests
     copy_ps = 15 * 256 * TOKEN_BYTES * 8 * 10**12 // PCIE_BPS
@@ -176,33 +177,6 @@ def test_a_tier_too_small_for_anything_costs_nothing() -> None:
     assert (ends[0] <= ends[1]).all()
 
 
-class BlockPool:
-    """The prefix cache of one request at a time, by vLLM's rules: a list of free blocks, first to be taken first."""
-
-    def __init__(self, blocks: int) -> None:
-        self.free: list[Any] = [None] * blocks
-
-    def serve(self, prompt: list[Any], total: int) -> int:
-        """Blocks of the prompt found; the request then holds ``total``, and gives them back tail first."""
-        hits = 0
-        for key in prompt:
-            if key not in self.free:
-                break
-            hits += 1
-        return hits
-
-    def hold_and_release(self, prompt: list[Any], hits: int, total: int) -> list[Any]:
-        """Returns what is cached no more, in the order in which its blocks were taken."""
-        for key in prompt[:hits]:
-            self.free.remove(key)
-        taken = self.free[: total - hits]
-        del self.free[: total - hits]
-        gone = [key for key in taken if key is not None and key not in self.free and key not in prompt[:hits]]
-        blank = total - len(prompt)
-        self.free = [None] * blank + self.free + list(reversed(prompt))
-        return gone
-
-
 @pytest.mark.parametrize("eviction", ORACLES)
 @pytest.mark.parametrize("write", ["through", "back"])
 def test_hits_on_a_mooncake_trace_are_those_of_an_oracle(eviction: str, write: str) -> None:
@@ -252,12 +226,6 @@ def test_hits_on_a_mooncake_trace_are_those_of_an_oracle(eviction: str, write: s
     assert [(request.cached_tokens, request.tier_tokens) for request in result.requests] == expected
     assert sum(loaded for _, loaded in expected) > 5_000
     assert tier(result).stored_chunks == stored
-
-
-def is_in(oracle: Any, key: int) -> bool:
-    """Whether an oracle has a key, by what it keeps."""
-    kept = [getattr(oracle, name) for name in ("stack", "entries", "s", "m", "t1", "t2") if hasattr(oracle, name)]
-    return any(key in each for each in kept)
 
 
 def test_parts_of_tiers_follow_each_other() -> None:
