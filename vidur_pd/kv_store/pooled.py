@@ -80,6 +80,11 @@ class PooledTier:
         shares = [(host, self._shares[host], of_host) for host, of_host in of_hosts.items()]
         return [(host, share, share.access(of_host, is_fetch=is_fetch)) for host, share, of_host in shares]
 
+    def listen(self, tell: Callable[[Sequence[int], bool], None]) -> None:
+        """As `Tier.listen`."""
+        for share in self._shares.values():
+            share.listen(tell)
+
     def has(self, key: int) -> bool:
         """Whether a chunk is here, or on its way."""
         return (host := self._host_of.get(key)) is not None and self._shares[host].has(key)

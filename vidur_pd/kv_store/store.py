@@ -22,6 +22,7 @@ from vidur_pd.kv_store.disk import Disk
 from vidur_pd.kv_store.prefetch import Prefetches
 from vidur_pd.kv_store.rank_store import LoadPart, RankStore, Target, Write
 from vidur_pd.kv_store.tier import Tier
+from vidur_pd.kv_store.views import TierViews
 
 RecomputePs = Callable[[Instance, int, int], int]
 """(instance, first token, token after the last): what it takes to compute these tokens of a prompt."""
@@ -68,6 +69,10 @@ class KvStore:
         self._after: dict[Write, Callable[[], None]] = {}
         """What follows the end of a write."""
         self._prefetches = Prefetches(keys, queue, self._write)
+
+    def seen_after(self, delay_ps: int) -> TierViews:
+        """The tiers as routers know them, so late."""
+        return TierViews(self.stores, self._keys, delay_ps, lambda: self._queue.now_ps)
 
     def due(self, notice: TiersDue) -> None:
         """Requests hold blocks for what tiers have of them, or chunks have been evicted, whose blocks are taken once

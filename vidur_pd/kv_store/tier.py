@@ -63,6 +63,11 @@ class Tier:
         self._writing: set[int] = set()
         self._missing: set[int] = set()
         """Held for eviction, but a write of them has failed."""
+        self._tell: Callable[[Sequence[int], bool], None] | None = None
+
+    def listen(self, tell: Callable[[Sequence[int], bool], None]) -> None:
+        """Tells from now on of chunks that have come, and of those that have gone."""
+        self._tell = tell
 
     def access(self, keys: Sequence[int], *, is_fetch: bool = False) -> list[int]:
         """A prompt with these chunks has been computed; returns those that have to be written, the last first.
@@ -102,7 +107,7 @@ class Tier:
         """Chunks have come; those that were evicted meanwhile are gone."""
         come = [key for key in keys if key in self._writing]
         self._writing.difference_update(come)
-        self.index.add(come)
+        self._come(come)
         self.counts.stored_chunks += len(come)
 
     def not_written(self, keys: Sequence[int]) -> None:
@@ -112,7 +117,7 @@ class Tier:
 
     def clear(self) -> None:
         """All content is lost; what is being written does not come."""
-        self.index.remove([key for key in self._held if key in self.index])
+        self._go(sorted(key for key in self._held if key in self.index))
         for known in (self._held, self._writing, self._missing):
             known.clear()
         self._accesses.clear()
@@ -138,5 +143,15 @@ class Tier:
         self._writing.difference_update(keys)
         self._missing.difference_update(keys)
         gone = [key for key in dict.fromkeys(keys) if key in self.index]  # some have come and gone again
-        self.index.remove(gone)
+        self._go(gone)
         self.counts.evicted_chunks += len(gone)
+
+    def _come(self, keys: Sequence[int]) -> None:
+        self.index.add(keys)
+        if self._tell is not None:
+            self._tell(keys, True)
+
+    def _go(self, keys: Sequence[int]) -> None:
+        self.index.remove(keys)
+        if self._tell is not None:
+            self._tell(keys, False)
