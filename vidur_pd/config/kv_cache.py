@@ -30,7 +30,7 @@ class Tier(Section):
     """What all tiers have."""
 
     capacity: Size
-    """Of the KV that it holds: of each one of its kind, or of all together for ``remote``."""
+    """Of the KV that it holds: of each one of its kind, of all together for ``remote``, of each server for ``pooled``."""
     eviction: EvictionName = "lru"
     """Which chunk leaves a full tier: ``lru``, ``lfu``, ``s3_fifo``, ``arc``, or ``module:Class``, a policy of one's
     own (`vidur_pd.kv_store.eviction`)."""
@@ -59,8 +59,9 @@ class PrefetchTimeout(Section):
     """Longest wait for a prefetch, HiCache's ``prefetch_timeout_base`` and ``prefetch_timeout_per_ki_token``."""
 
     base: Time = PS_PER_S
-    """Whatever is fetched."""
+    """However little is fetched (by default ``1s``)."""
     per_1024_tokens: Time = PS_PER_S // 4
+    """Besides, for what is fetched (by default ``250ms``)."""
 
 
 class LowerTier(Section):

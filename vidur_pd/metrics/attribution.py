@@ -24,7 +24,7 @@ MEANINGS: Final = {
     "lost": "attempts that a fault has ended",
     "queue": "arrival at the engines to the begin of its first iteration",
     "prefill_compute": "compute of the iterations of its prompt, exposed host time included",
-    "prefill_communication": "their collectives, as far as compute does not hide them",
+    "prefill_communication": "their collectives, as far as compute does not hide them, and waits for layers from tiers",
     "kv_room": "end of its prompt to the reservation of KV blocks on the decode instance, which looks between two "
     "steps",
     "kv_setup": "from there to the first KV byte: handshake, descriptors, set-up, and what a mode waits for",
