@@ -30,7 +30,8 @@ class Tier(Section):
     """What all tiers have."""
 
     capacity: Size
-    """Of the KV that it holds: of each one of its kind, of all together for ``remote``, of each server for ``pooled``."""
+    """Of the KV that it holds: of each one of its kind, or of all together for ``remote``; of each server for
+    ``pooled``."""
     eviction: EvictionName = "lru"
     """Which chunk leaves a full tier: ``lru``, ``lfu``, ``s3_fifo``, ``arc``, or ``module:Class``, a policy of one's
     own (`vidur_pd.kv_store.eviction`)."""
