@@ -74,6 +74,7 @@ class LowerTier(Section):
     missing at its turn is computed; the request is passed over until all has come (``wait_complete``), or for so long
     at most (``timeout``)."""
     prefetch_timeout: PrefetchTimeout = PrefetchTimeout()
+    """Of ``timeout``."""
     prefetch_tokens_min: Count = 256
     """Of HiCache's: less is not fetched (its ``prefetch_threshold``)."""
 
