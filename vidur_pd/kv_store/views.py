@@ -17,11 +17,11 @@ class LateIndex:
 
     def __init__(self, keys: ChunkKeys, delay_ps: int, now_ps: Callable[[], int]) -> None:
         self._index, self._delay_ps, self._now_ps = ChunkIndex(keys), delay_ps, now_ps
-        self._told: deque[tuple[int, Sequence[int], bool]] = deque()
+        self._events: deque[tuple[int, Sequence[int], bool]] = deque()
 
     def tell(self, keys: Sequence[int], is_there: bool) -> None:
         """Chunks have come, or gone."""
-        self._told.append((self._now_ps() + self._delay_ps, keys, is_there))
+        self._events.append((self._now_ps() + self._delay_ps, keys, is_there))
         self._hear()
 
     def now(self) -> ChunkIndex:
@@ -30,8 +30,8 @@ class LateIndex:
         return self._index
 
     def _hear(self) -> None:
-        while self._told and self._told[0][0] <= self._now_ps():
-            _, keys, is_there = self._told.popleft()
+        while self._events and self._events[0][0] <= self._now_ps():
+            _, keys, is_there = self._events.popleft()
             (self._index.add if is_there else self._index.remove)(keys)
 
 
