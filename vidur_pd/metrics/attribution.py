@@ -31,7 +31,7 @@ MEANINGS: Final = {
     "kv_transfer": "KV on its way after the end of its prompt: what prefill did not hide",
     "decode_queue": "arrival of its KV to its first decode iteration: notice of it, the step in progress, a place",
     "decode_compute": "compute of its decode iterations, exposed host time included",
-    "decode_communication": "their collectives, as far as compute does not hide them",
+    "decode_communication": "their collectives, as far as compute does not hide them, and waits for layers of others",
     "preempted": "without KV blocks, after others had taken them",
     "stall": "the rest: tokens that the host hands out late, pipeline bubbles, iterations that it was not in",
 }

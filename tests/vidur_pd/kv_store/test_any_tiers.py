@@ -10,6 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.integration.small_runs import pool
+from tests.integration.test_attribution import check as check_attribution
 from tests.vidur_pd.kv_store.test_tiers import pcie_bytes
 from tests.vidur_pd.kv_store.tiered_runs import TOKEN_BYTES, prompts, run
 from vidur_pd.metrics.result import Result
@@ -115,6 +116,7 @@ def check(result: Result) -> None:
     for request in result.requests:
         assert request.status.value == "completed"
         assert 0 <= (request.tier_tokens or 0) <= request.cached_tokens < request.prompt_tokens
+    check_attribution(result)
     for tier in result.summary.tiers or ():
         assert tier.stored_chunks - tier.evicted_chunks == tier.held_bytes // CHUNK_BYTES >= 0
         assert tier.loaded_tokens <= 256 * tier.loaded_chunks

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from boundary.errors import InputError
 from tests.integration.small_runs import pool
 from tests.vidur_pd.kv_store.tiered_runs import CPU, PCIE_BPS, TOKEN_BYTES, prompts, run
+from vidur_pd.metrics.attribution import PARTS, attribute
 from vidur_pd.metrics.iterations import IterationRun
 from vidur_pd.metrics.result import Result
 
@@ -64,6 +65,10 @@ def test_a_load_that_is_faster_than_compute_costs_its_first_layer() -> None:
     exact_ps = third.arrived_ps + layer_ps + compute_ps
     assert exact_ps <= (third.first_token_ps or 0) <= exact_ps + LATENCY_PS
     assert third.tier_wait_ps == int(iteration.ends_ps[0]) - iteration.start_ps - compute_ps
+    parts = dict(zip(PARTS, attribute(result.table)[-1].tolist(), strict=True))
+    assert (parts["queue"], parts["prefill_communication"]) == (0, third.tier_wait_ps)
+    assert parts["prefill_compute"] == compute_ps
+    assert third.prefill_contention_ps == 0
 
 
 def test_a_load_that_is_slower_than_compute_costs_all_of_it_and_the_last_layer() -> None:
