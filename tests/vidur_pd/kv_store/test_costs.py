@@ -50,10 +50,16 @@ def took_ps(result: Result) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     disk_chunks=st.integers(0, 40),
     rate_gbps=st.sampled_from([1, 5, 20, 60, 150, 500]),
     is_layerwise=st.booleans(),
+    estimator=st.sampled_from(["roofline", "interpolation"]),
 )
 @settings(max_examples=40, deadline=None)
 def test_a_request_alone_is_never_later_for_loads_that_are_asked_to_be_faster(
-    drawn: list[tuple[int, int, int, int]], chunks: int, disk_chunks: int, rate_gbps: int, is_layerwise: bool
+    drawn: list[tuple[int, int, int, int]],
+    chunks: int,
+    disk_chunks: int,
+    rate_gbps: int,
+    is_layerwise: bool,
+    estimator: str,
 ) -> None:
     """Small caches over links from too slow to fast: no first and no last token is later than without tiers."""
     tiers: list[dict[str, Any]] = [{"kind": "cpu", "capacity": f"{chunks * CHUNK_BYTES}B"}]
@@ -61,9 +67,9 @@ def test_a_request_alone_is_never_later_for_loads_that_are_asked_to_be_faster(
         disk = {"read": f"{rate_gbps}Gbps", "written": "100Gbps", "latency": "100us"}
         tiers.append({"kind": "nvme", "capacity": f"{disk_chunks * CHUNK_BYTES}B", **disk})
     rows, topology = prompts(rows_of(drawn)), {"kind": "single_switch", "pcie": {"rate": f"{rate_gbps}Gbps"}}
-    cache = {"load": "if_faster", "layerwise": is_layerwise}
-    with_tiers = took_ps(run(rows, tiers, topology=topology, cache=cache))
-    without = took_ps(run(rows, (), topology=topology))
+    cache, engine = {"load": "if_faster", "layerwise": is_layerwise}, {"estimator": estimator}
+    with_tiers = took_ps(run(rows, tiers, topology=topology, cache=cache, engine=engine))
+    without = took_ps(run(rows, (), topology=topology, engine=engine))
     assert (with_tiers[0] <= without[0]).all()
     assert (with_tiers[1] <= without[1]).all()
 
