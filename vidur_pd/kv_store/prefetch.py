@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
-from vidur_pd._core import ChunkKeys, Request
+from vidur_pd._core import Request
 from vidur_pd.clock import EventQueue, Priority
 from vidur_pd.cluster.instance import Instance
 from vidur_pd.kv_store.rank_store import Piece, PrefetchPolicy, RankStore, Write
@@ -35,14 +35,14 @@ class Prefetch:
 class Prefetches:
     """All of a cluster."""
 
-    def __init__(self, keys: ChunkKeys, queue: EventQueue, put: Put) -> None:
-        self._keys, self._queue, self._put = keys, queue, put
+    def __init__(self, queue: EventQueue, put: Put) -> None:
+        self._queue, self._put = queue, put
         self._open: dict[int, Prefetch] = {}
         """By request: those that hold it back."""
 
     def begin(self, store: RankStore, request: Request) -> None:
         """A request is going to queue on a rank."""
-        pieces = store.pieces(request, self._keys, PIECE_CHUNKS)
+        pieces = store.pieces(request, PIECE_CHUNKS)
         if not pieces:
             return
         prefetch = Prefetch(store, request, pieces)

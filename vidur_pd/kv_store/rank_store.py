@@ -108,9 +108,10 @@ class RankStore:
             rank.state.log_evictions(keys.chunk_tokens)
 
     @property
-    def memory(self) -> TierAccess:
-        """The first tier, where there is a prefetch."""
-        return self.tiers[0]
+    def _memory(self) -> Tier:
+        """The first tier, where there is a prefetch: memory of the rank's own server."""
+        assert isinstance(self.tiers[0].tier, Tier), "nothing is prefetched into other servers"
+        return self.tiers[0].tier
 
     def parts(self, load: TierLoad, now_ps: int) -> list[LoadPart]:
         """Whole chunks cross, also where the prefix cache has the beginning of the first."""
@@ -151,61 +152,59 @@ class RankStore:
         """``None``: it is the only one of the rank's own."""
         return None if self.place.hosts == (host.node,) else host
 
-    def prefetches(self, request: Request, keys: ChunkKeys, now_ps: int) -> list[Write]:
-        """What lower tiers have of a request that is going to queue, and CPU memory has not."""
+    def prefetches(self, request: Request, now_ps: int) -> list[Write]:
+        """What lower tiers have of a request that is going to queue behind others, and CPU memory has not."""
         if not any(access.prefetches for access in self.tiers):
             return []
-        memory, most, writes = self.memory, request.context_tokens - 1, list[Write]()
-        assert isinstance(memory.tier, Tier), "memory of the rank's own server"
-        cached, of_prompt = self.rank.state.cached_tokens(request), keys.of(request, most)
-        start = memory.tier.index.reach(request, cached, most)
-        memory.tier.access(of_prompt[cached // self._chunk_tokens : start // self._chunk_tokens])  # to keep them
-        for access in self.tiers[1:]:
-            end = access.tier.index.reach(request, start, most)
-            if end > start and access.prefetches:
-                chunks = of_prompt[start // self._chunk_tokens : end // self._chunk_tokens]
-                if new := memory.tier.access(chunks, is_fetch=True):
-                    access.tier.counts.prefetched_chunks += len(new)
-                    writes.append(self._fetch(memory, access, tuple(new), now_ps))
-            start = end
+        writes = []
+        for access, _, chunks in self._behind_memory(request):
+            if access.prefetches and (new := self._memory.access(chunks, is_fetch=True)):
+                access.tier.counts.prefetched_chunks += len(new)
+                writes.append(self._fetch(access, tuple(new), now_ps))
         return writes
 
-    def pieces(self, request: Request, keys: ChunkKeys, most_chunks: int) -> list[Piece]:
+    def pieces(self, request: Request, most_chunks: int) -> list[Piece]:
         """What a request that is going to queue gets by the `PrefetchPolicy` of lower tiers, its beginning first."""
         if len(self.direct) == len(self.tiers):
             return []
-        memory, most, pieces = self.memory, request.context_tokens - 1, list[Piece]()
-        assert isinstance(memory.tier, Tier), "memory of the rank's own server"
-        cached, of_prompt, width = self.rank.state.cached_tokens(request), keys.of(request, most), self._chunk_tokens
-        start = memory.tier.index.reach(request, cached, most)
-        memory.tier.access(of_prompt[cached // width : start // width])  # to keep them
-        for access in self.tiers[1:]:
-            end = access.tier.index.reach(request, start, most)
-            if access.prefetch is None or end == start:
+        pieces = []
+        for access, tokens, chunks in self._behind_memory(request):
+            if access.prefetch is None:
                 continue
-            if end - start < access.prefetch.least_tokens:
+            if tokens < access.prefetch.least_tokens:
                 break
-            new = memory.tier.access(of_prompt[start // width : end // width], is_fetch=True)[::-1]
+            new = self._memory.access(chunks, is_fetch=True)[::-1]
             access.tier.counts.prefetched_chunks += len(new)
             for first in range(0, len(new), most_chunks):
-                chunks = tuple(new[first : first + most_chunks])
-                pieces.append(Piece(access, chunks, len(chunks) * width))
-            start = end
+                of_piece = tuple(new[first : first + most_chunks])
+                pieces.append(Piece(access, of_piece, len(of_piece) * self._chunk_tokens))
         return pieces
 
-    def forget(self, piece: Piece) -> None:
-        """A piece is not fetched."""
-        assert isinstance(self.memory.tier, Tier), "memory of the rank's own server"
-        self.memory.tier.not_written(piece.chunks)
+    def _behind_memory(self, request: Request) -> list[tuple[TierAccess, int, list[int]]]:
+        """Tokens of a request that each lower tier goes on with, and their chunks; memory keeps what it has."""
+        most, width = request.context_tokens - 1, self._chunk_tokens
+        cached, of_prompt = self.rank.state.cached_tokens(request), self._keys.of(request, most)
+        start = self._memory.index.reach(request, cached, most)
+        self._memory.access(of_prompt[cached // width : start // width])
+        found = []
+        for access in self.tiers[1:]:
+            end = access.tier.index.reach(request, start, most)
+            if end > start:
+                found.append((access, end - start, of_prompt[start // width : end // width]))
+            start = end
+        return found
 
     def fetch(self, piece: Piece, now_ps: int) -> Write:
         """The way of a piece to CPU memory."""
-        return self._fetch(self.memory, piece.access, piece.chunks, now_ps)
+        return self._fetch(piece.access, piece.chunks, now_ps)
 
-    def _fetch(self, memory: TierAccess, access: TierAccess, new: tuple[int, ...], now_ps: int) -> Write:
+    def forget(self, piece: Piece) -> None:
+        """A piece is not fetched."""
+        self._memory.not_written(piece.chunks)
+
+    def _fetch(self, access: TierAccess, new: tuple[int, ...], now_ps: int) -> Write:
         """From a lower tier to CPU memory."""
-        assert isinstance(memory.tier, Tier), "memory of the rank's own server"
-        target = Target(memory, memory.tier, None, new)
+        target = Target(self.tiers[0], self._memory, None, new)
         if access.disk is not None:
             return Write((target,), None, access.disk.read(len(new) * access.chunk_bytes, now_ps))
         assert access.host is not None, "what is not behind disks is on another server"

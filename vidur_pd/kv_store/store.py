@@ -68,7 +68,7 @@ class KvStore:
         self._withdrawn: set[GraphHandle] = set()
         self._after: dict[Write, Callable[[], None]] = {}
         """What follows the end of a write."""
-        self._prefetches = Prefetches(keys, queue, self._write)
+        self._prefetches = Prefetches(queue, self._write)
 
     def seen_after(self, delay_ps: int) -> TierViews:
         """The tiers as routers know them, so late."""
@@ -88,7 +88,7 @@ class KvStore:
         store = self.stores[rank.instance.index][rank.index]
         self._prefetches.begin(store, request)
         if rank.state.queued_requests:
-            for write in store.prefetches(request, self._keys, self._queue.now_ps):
+            for write in store.prefetches(request, self._queue.now_ps):
                 self._write(write)
 
     def prompts_computed(self, notice: PromptsComputed) -> None:
