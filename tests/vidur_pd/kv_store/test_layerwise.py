@@ -192,6 +192,20 @@ def test_kv_goes_on_to_a_decode_instance_once_it_has_been_loaded(mode: str) -> N
     assert third.kv_sent_ps - third.arrived_ps >= 14 * 256 * TOKEN_BYTES * 8 * 10**13 // PCIE_BPS
 
 
+@pytest.mark.parametrize("is_ahead", [False, True])
+def test_a_policy_in_python_loads_as_the_core_does(is_ahead: bool) -> None:
+    """vLLM V1 in Python, which asks for tokens and blocks as any policy of one's own, under prompts that overlap."""
+    rows = [*ROWS, (20.0, 900, [5, 6]), (20.01, 5_120, B), (20.02, 700, [9, 10]), (20.03, 5_120, A), (20.3, 5_120, B)]
+    twin = "vidur_pd.scheduling.vllm_v1_python:VllmV1Python"
+    found = []
+    for policy in ("vllm_v1", twin):
+        engine = {"policy": policy, "async_scheduling": is_ahead, "max_batched_tokens": 2_048}
+        result = layerwise(rows, blocks=420, engine=engine)
+        found.append([(each.first_token_ps, each.completed_ps, each.tier_tokens) for each in result.requests])
+    assert found[0] == found[1]
+    assert sum(bool(tokens) for _, _, tokens in found[0]) >= 2
+
+
 def test_hits_are_those_of_whole_loads() -> None:
     """One prompt at a time: what is found does not depend on how it is loaded."""
     rows = [(10.0 * turn, 5_120, [A, B, [*range(200, 210)]][turn % 3]) for turn in range(9)]
