@@ -39,7 +39,8 @@ inline std::uint64_t chained(std::uint64_t content, std::uint64_t id) {
     return (mixed ^ mixed >> 31) >> 1;
 }
 
-// What tiers load of a request while it runs: its layers, one after another.
+// What an iteration waits for besides its own work: layers that tiers load of a request in it, one after another, or a
+// copy of what was in blocks that it takes.
 struct LayerArrivals {
     Tokens tokens = 0;          // that come
     std::vector<TimePs> at_ps;  // [layers], or one time for all; empty until all have come
