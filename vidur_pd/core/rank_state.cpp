@@ -321,6 +321,7 @@ std::vector<RequestPtr> RankState::clear() {
     loading_.clear();
     begun_loads_.clear();
     pool_->clear();
+    pool_->take_evicted();  // too late to copy them
     tokens_.clear();
     batches_under_way_ = 0;
     note_change();
