@@ -131,23 +131,34 @@ def test_chunks_are_written_back_when_they_leave_the_prefix_cache() -> None:
 
 
 @pytest.mark.parametrize("framework", ["vllm", "sglang"])
-def test_a_tier_without_limits_has_the_same_whenever_it_is_written(framework: str) -> None:
-    """What a prefix cache of 6,400 tokens has forgotten is in the tier, written at once or when it was forgotten."""
+@pytest.mark.parametrize("page", [16, 64])
+def test_a_tier_without_limits_has_the_same_whenever_it_is_written(framework: str, page: int) -> None:
+    """What a prefix cache of 6,400 tokens has forgotten is in the tier, written at once or when it was forgotten.
+
+    Hits are the longest prefix that any earlier prompt has, here whole chunks, whatever either engine keeps on the GPU.
+    """
     generator = np.random.default_rng(7)
-    rows = []
+    rows, expected, longest = [], list[int](), dict[int, int]()
     for turn in range(25):
-        family, shared, own = generator.integers(0, 3), generator.integers(0, 10), generator.integers(1, 3)
+        family, shared, own = (int(generator.integers(*bounds)) for bounds in ((0, 3), (0, 10), (1, 3)))
         ids = [*range(100 * family, 100 * family + shared), *range(1000 * turn + 1000, 1000 * turn + 1000 + own)]
         rows.append((20.0 * turn, 512 * len(ids) - int(generator.integers(0, 300)), ids))
-    blocks = {"vllm": 400, "sglang": 6_400}[framework]
-    engine = {"framework": framework, "policy": {"vllm": "vllm_v1", "sglang": "sglang"}[framework]}
+        expected.append(512 * min(shared, longest.get(family, 0)))
+        longest[family] = max(longest.get(family, 0), shared)
+    engine = {
+        "framework": framework,
+        "policy": {"vllm": "vllm_v1", "sglang": "sglang"}[framework],
+        "block_tokens": page,
+    }
     found = {}
     for write in ("through", "back"):
+        cache = {"layerwise": framework == "sglang", "chunk_tokens": 64}
         tiers = [CPU | {"capacity": "1TB", "write": write}]
-        result = run(prompts(rows), tiers, blocks=blocks, cache={"layerwise": framework == "sglang"}, engine=engine)
+        result = run(prompts(rows), tiers, blocks=6_400 // page, cache=cache, engine=engine)
         assert all(request.status.value == "completed" for request in result.requests)
         found[write] = [(request.cached_tokens, request.tier_tokens) for request in result.requests]
     assert found["through"] == found["back"]
+    assert [cached for cached, _ in found["back"]] == expected
     assert sum(loaded or 0 for _, loaded in found["back"]) > 10_000
 
 
