@@ -245,6 +245,7 @@ class RankStore:
             of_hosts.setdefault(target.host, []).append(target)
         writes = []
         for host, of_host in of_hosts.items():
-            chunks = len({key for target in of_host for key in target.chunks})
+            every = of_host[0].chunks if len(of_host) == 1 else {key for target in of_host for key in target.chunks}
+            chunks = len(every)
             writes.append(Write(tuple(of_host), self.place.store(chunks * self._chunk_tokens, host=host)))
         return writes

@@ -77,12 +77,14 @@ class Tier:
         """
         held, hit, add = self._held, self._eviction.hit, self._eviction.add
         new, evicted = list[int](), list[int]()
+        is_written = is_fetch or self._writes_at == 1
+        missing = self._missing if is_fetch or self._writes_at is not None else ()
         for key in reversed(keys):
             if key in held:
                 hit(key)
-                if self._missing and key in self._missing and (is_fetch or self._writes_at is not None):
+                if missing and key in missing:
                     new.append(key)
-            elif is_fetch or self._writes_at == 1 or self._is_due(key):
+            elif is_written or self._is_due(key):
                 new.append(key)
                 held.add(key)
                 if left := add(key):

@@ -67,8 +67,7 @@ class KvAware(Routing):
     def _in_tiers(self, request: RequestView, candidate: Candidate) -> float:
         """What tokens that tiers have are worth."""
         options = self.options
-        weights = {"cpu": options.host_weight, "nvme": options.disk_weight}
-        if not (options.shared_weight or any(weights.values())):
+        if not (options.host_weight or options.disk_weight or options.shared_weight):
             return 0.0
-        tokens = candidate.tier_tokens(request)
+        weights, tokens = {"cpu": options.host_weight, "nvme": options.disk_weight}, candidate.tier_tokens(request)
         return sum(weights.get(kind, options.shared_weight) * tokens[kind] for kind in tokens)
