@@ -216,8 +216,25 @@ class RankState:
         """A prefilled request goes on here, with the KV that is held for its transfer."""
 
     def abandon_remote(self, request: Request) -> None: ...
-    def load_from(self, tiers: Sequence[ChunkIndex], least_tokens: Sequence[int]) -> None:
-        """Prompts are looked up in tiers from now on; fewer than so many tokens [tiers] are not loaded."""
+    def load_from(
+        self, tiers: Sequence[ChunkIndex], least_tokens: Sequence[int], *, is_layerwise: bool = False
+    ) -> None:
+        """Prompts are looked up in tiers from now on; fewer than so many tokens [tiers] are not loaded.
+
+        ``is_layerwise``: a request runs while it is loaded, and each layer waits for its KV.
+        """
+
+    def log_evictions(self, chunk_tokens: int) -> None:
+        """Notes from now on which chunks of so many tokens the prefix cache has no more."""
+
+    def take_evicted(self) -> list[int]:
+        """Contents of those that have gone since the last call, ends of prefixes first."""
+
+    def chunk_contents(self, request: Request, chunk_tokens: int, tokens: int) -> list[int]:
+        """[chunks] among the first ``tokens`` tokens of a request that others can have."""
+
+    def hold(self, request: Request, is_held: bool) -> None:
+        """Whether a request that waits keeps its place and does not run."""
 
     def take_loads(self) -> list[TierLoad]:
         """Those that have begun since the last call."""
@@ -256,7 +273,12 @@ class ChunkIndex:
     def reach(self, request: Request, start: int, tokens: int) -> int:
         """End of the chunks in a row that are here, from token ``start`` on and among the first ``tokens``."""
 
-@final
+class LayerArrivals:
+    """When the layers of a load come, see `Loop.set_arrivals`."""
+
+    @property
+    def have_come(self) -> bool: ...
+
 class TierLoad:
     """What tiers have of a request behind its ``cached`` tokens: ``reaches`` is where each tier [tiers] ends."""
 
@@ -268,6 +290,9 @@ class TierLoad:
     def reaches(self) -> list[int]: ...
     @property
     def end(self) -> int: ...
+    @property
+    def arrivals(self) -> LayerArrivals | None:
+        """Of a load whose request runs meanwhile."""
 
 @final
 class RankView:
@@ -357,7 +382,8 @@ class RankView:
         """How many of these are drafts, which a decode may leave out. Drafts follow an iteration with a new token."""
 
     def cached_tokens(self, request: RequestView) -> int:
-        """The longest prefix of a waiting request that the cache has, short of its last token."""
+        """The longest prefix of a waiting request that the cache has, short of its last token, and what tiers load
+        behind it layer by layer while it runs."""
 
     def lacking_blocks(self, request: RequestView, tokens: int) -> int:
         """Free blocks that so many more tokens of a request take, those of its look-ahead included."""
@@ -706,8 +732,9 @@ class PromptPrefilled:
     @property
     def request(self) -> Request: ...
 
-class LoadsBegun:
-    """Loads from tiers have begun on ranks of the instance (`RankState.take_loads`)."""
+class TiersDue:
+    """An iteration is decided with which loads from tiers have begun (`RankState.take_loads`), or chunks have been
+    evicted (`RankState.take_evicted`)."""
 
     @property
     def instance(self) -> Instance: ...
@@ -752,7 +779,7 @@ Notice = (
     | IterationLaunched
     | AcceptDrafts
     | PromptPrefilled
-    | LoadsBegun
+    | TiersDue
     | PromptsComputed
     | InstanceRests
     | RequestsCompleted
@@ -874,6 +901,14 @@ class Loop:
     def schedule_end(self, iteration: RunningIteration) -> None: ...
     def set_end_times(self, iteration: RunningIteration) -> None: ...
     def end(self, iteration: RunningIteration) -> None: ...
+    def await_write(self, instance: Instance) -> LayerArrivals | None:
+        """Lets the batch that is planned wait until `set_arrivals`; ``None``: there is none."""
+
+    def set_arrivals(
+        self, instance: Instance, arrivals: LayerArrivals, at_ps: NDArray[np.int64], recomputing_ps: int = 0
+    ) -> None:
+        """All layers of a load have come at these times [layers]; tokens that have not are computed for so long."""
+
     def decode_run(self) -> None:
         """An answer to `DecideIteration`: its iterations decode all running requests."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -35,11 +35,22 @@ class Stated(Candidate):
     waiting_requests = running_requests = load_tokens = prefill_tokens = used_blocks = usable_blocks = 0
 
     def __init__(
-        self, place: int, role: Role = "mixed", *, cached: int = 0, transfer: float = 0.0, **loads: int
+        self,
+        place: int,
+        role: Role = "mixed",
+        *,
+        cached: int = 0,
+        tiers: Mapping[str, int] | None = None,
+        transfer: float = 0.0,
+        **loads: int,
     ) -> None:
         super().__init__(f"i-{place}", place, [], role=role, block_tokens=16, transfer_s=lambda _: transfer)
         vars(self).update({"usable_blocks": 1000} | loads)
-        self._cached = cached
+        self._cached, self._in_tiers = cached, tiers or {}
+
+    def tier_tokens(self, request: RequestView) -> Mapping[str, int]:
+        del request
+        return self._in_tiers
 
     def cached_tokens(self, request: RequestView) -> int:
         del request
@@ -115,6 +126,23 @@ def test_kv_aware_by_hand() -> None:
     candidates = [Stated(0, "prefill"), Stated(1, "prefill", prefill_tokens=800, cached=1120)]
     assert policy_of("kv_aware").choose(request_of(1600), candidates).place == 1
     assert policy_of("kv_aware", overlap_weight=0.5).choose(request_of(1600), candidates).place == 0
+
+
+def test_kv_aware_by_hand_with_tiers() -> None:
+    """1,600 tokens are 100 blocks. On 0 80 are in CPU memory: 100 - 0.75 · 80 = 40. On 1 as many are on disks, 80, on 2
+    64 of them are cached, 36. A store that all have counts for all. Without weights tiers do not count."""
+    tiers: list[dict[str, int]] = [{"cpu": 1280}, {"nvme": 1280}, {}]
+    candidates = [Stated(place, "prefill", tiers=each, cached=1024 * (place == 2)) for place, each in enumerate(tiers)]
+    weights = {"host_weight": 0.75, "disk_weight": 0.25}
+    for offered, best, options in [
+        (candidates, 2, weights),
+        (candidates[:2], 0, weights),
+        (candidates[1:2], 1, weights),
+        (candidates, 0, weights | {"host_weight": 1.0}),
+        (candidates, 2, {}),
+        ([*candidates[:2], Stated(3, tiers={"pooled": 1584}, role="prefill")], 3, weights | {"shared_weight": 1.0}),
+    ]:
+        assert policy_of("kv_aware", **options).choose(request_of(1600), offered).place == best
 
 
 def test_temperature_draws_by_a_softmax_of_costs() -> None:

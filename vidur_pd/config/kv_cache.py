@@ -8,7 +8,7 @@ from pydantic import BeforeValidator, Field, PlainSerializer, model_validator
 
 from boundary.fields import Count, NotBool, Number, Section
 from netsim.quantities import Rate, Time
-from netsim.units import parse_size_bytes
+from netsim.units import PS_PER_S, parse_size_bytes
 from vidur_pd.config.names import one_of
 
 NAMED_EVICTIONS: Final = {"lru": "Lru", "lfu": "Lfu", "s3_fifo": "S3Fifo", "arc": "Arc"}
@@ -30,13 +30,15 @@ class Tier(Section):
     """What all tiers have."""
 
     capacity: Size
-    """Of the KV that it holds: of each one of its kind, or of all together for ``remote``."""
+    """Of the KV that it holds: of each one of its kind, or of all together for ``remote``; of each server for
+    ``pooled``."""
     eviction: EvictionName = "lru"
     """Which chunk leaves a full tier: ``lru``, ``lfu``, ``s3_fifo``, ``arc``, or ``module:Class``, a policy of one's
     own (`vidur_pd.kv_store.eviction`)."""
-    write: Literal["through", "selective"] = "through"
+    write: Literal["through", "selective", "back"] = "through"
     """Chunks are stored when their prompt has been computed: ``through``, at the first one that has them (LMCache, and
-    HiCache's default); ``selective``, at the second (HiCache's ``write_through_selective``)."""
+    HiCache's default); ``selective``, at the second (HiCache's ``write_through_selective``). ``back``: when a prefix
+    cache evicts them (HiCache's ``write_back``), and the batch that takes their blocks waits for it."""
 
 
 class LocalTier(Tier):
@@ -54,7 +56,30 @@ class CpuTier(LocalTier):
     kind: Literal["cpu"]
 
 
-class NvmeTier(LocalTier):
+class PrefetchTimeout(Section):
+    """Longest wait for a prefetch, HiCache's ``prefetch_timeout_base`` and ``prefetch_timeout_per_ki_token``."""
+
+    base: Time = PS_PER_S
+    """However little is fetched (by default ``1s``)."""
+    per_1024_tokens: Time = PS_PER_S // 4
+    """Besides, for what is fetched (by default ``250ms``)."""
+
+
+class LowerTier(Section):
+    """What comes from a tier behind CPU memory before the turn of a request."""
+
+    prefetch: bool | Literal["best_effort", "timeout", "wait_complete"] = False
+    """Chunks of a request come to CPU memory while it queues. ``true``: where it finds others waiting; what is missing
+    at its turn is loaded from here. The others are HiCache's (`PrefetchTimeout`): from its arrival on, and what is
+    missing at its turn is computed; the request is passed over until all has come (``wait_complete``), or for so long
+    at most (``timeout``)."""
+    prefetch_timeout: PrefetchTimeout = PrefetchTimeout()
+    """Of ``timeout``."""
+    prefetch_tokens_min: Count = 256
+    """Of HiCache's: less is not fetched (its ``prefetch_threshold``)."""
+
+
+class NvmeTier(LocalTier, LowerTier):
     """Disks of the server, behind its CPU memory; one queue for all reads and writes of a tier."""
 
     kind: Literal["nvme"]
@@ -63,11 +88,9 @@ class NvmeTier(LocalTier):
     written: Rate
     latency: Time
     """Of a read, besides the bytes; those of one load overlap."""
-    prefetch: bool = False
-    """Chunks of a request that finds others waiting come to CPU memory while it queues."""
 
 
-class RemoteTier(Tier):
+class RemoteTier(Tier, LowerTier):
     """Memory of one server, which all instances reach over their NICs (Mooncake's store, LMCache's server)."""
 
     kind: Literal["remote"]
@@ -75,11 +98,21 @@ class RemoteTier(Tier):
     """Of the topology, from 0 on; one on which no instance stands, or one that instances share."""
     latency: Time = 0
     """Of a load, besides its flows."""
-    prefetch: bool = False
-    """As for ``nvme``."""
 
 
-AnyTier = Annotated[CpuTier | NvmeTier | RemoteTier, Field(discriminator="kind")]
+class PooledTier(Tier):
+    """Memory of all servers together, each of which has ``capacity``: a chunk lies in one of them, and instances read
+    it over their NICs where that is another (Mooncake's store with segments of all servers, LMCache's peers)."""
+
+    kind: Literal["pooled"]
+    place: Literal["spread", "writer"] = "spread"
+    """Where a chunk lies: ``spread``, on one server after the other, whoever has computed it (Mooncake's store);
+    ``writer``, on the server that has (LMCache's peers)."""
+    latency: Time = 0
+    """Of a load, besides its flows."""
+
+
+AnyTier = Annotated[CpuTier | NvmeTier | RemoteTier | PooledTier, Field(discriminator="kind")]
 
 
 class KvCacheConfig(Section):
@@ -94,8 +127,11 @@ class KvCacheConfig(Section):
     chunk_tokens: Count = 256
     """Tokens of a chunk (LMCache's default); a multiple of ``engine.block_tokens``."""
     load: Literal["always", "if_faster"] = "always"
-    """``if_faster``: only as many tokens as take longer to compute than to load on an idle network, by the instance's
-    own prices; HiCache and LMCache do not ask."""
+    """``if_faster``: only as many tokens as add more to an iteration than it takes to load them on an idle network, by
+    the instance's own prices; HiCache and LMCache do not ask."""
+    layerwise: bool = False
+    """A request runs while it is loaded, and each layer of its first iteration waits for its KV (SGLang's HiCache,
+    LMCache's ``use_layerwise``); else it waits for all of it, and others run meanwhile."""
     load_tokens_min: Annotated[int, NotBool, Field(ge=1, le=2**31 - 1)] = 1
     """Fewer tokens are computed (HiCache: 10)."""
 
@@ -110,6 +146,6 @@ class KvCacheConfig(Section):
     @model_validator(mode="after")
     def _prefetches_into_memory(self) -> KvCacheConfig:
         for tier in self.tiers:
-            if not isinstance(tier, CpuTier) and tier.prefetch and self.tiers[0].kind != "cpu":
+            if isinstance(tier, LowerTier) and tier.prefetch and self.tiers[0].kind != "cpu":
                 raise ValueError(f"tiers: found {tier.kind} with prefetch, expected one of kind cpu as the first")
         return self

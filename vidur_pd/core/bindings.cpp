@@ -125,7 +125,10 @@ void bind_tiers(py::module_& module) {
         .def("__contains__", &ChunkIndex::has, py::arg("key"))
         .def("__len__", &ChunkIndex::size)
         .def("reach", &ChunkIndex::reach, py::arg("request"), py::arg("start"), py::arg("tokens"));
+    py::class_<LayerArrivals, std::shared_ptr<LayerArrivals>>(module, "LayerArrivals")
+        .def_property_readonly("have_come", &LayerArrivals::have_come);
     py::class_<TierLoad>(module, "TierLoad")
+        .def_readonly("arrivals", &TierLoad::arrivals)
         .def_readonly("request", &TierLoad::request)
         .def_readonly("cached", &TierLoad::cached)
         .def_readonly("reaches", &TierLoad::reaches)
@@ -199,7 +202,13 @@ void bind_rank(py::module_& module) {
         .def("release", &RankState::release, py::arg("request"))
         .def("keep", &RankState::keep, py::arg("request"), py::arg("computed_tokens"))
         .def("abandon_remote", &RankState::abandon_remote, py::arg("request"))
-        .def("load_from", &RankState::load_from, py::arg("tiers"), py::arg("least_tokens"))
+        .def("load_from", &RankState::load_from, py::arg("tiers"), py::arg("least_tokens"), py::kw_only(),
+             py::arg("is_layerwise") = false)
+        .def("log_evictions", &RankState::log_evictions, py::arg("chunk_tokens"))
+        .def("take_evicted", &RankState::take_evicted)
+        .def("chunk_contents", &RankState::chunk_contents, py::arg("request"), py::arg("chunk_tokens"),
+             py::arg("tokens"))
+        .def("hold", &RankState::hold, py::arg("request"), py::arg("is_held"))
         .def("take_loads", &RankState::take_loads)
         .def("loaded", &RankState::loaded, py::arg("request"), py::arg("tokens"))
         .def("abandon_load", &RankState::abandon_load, py::arg("request"))

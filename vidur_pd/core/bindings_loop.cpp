@@ -133,7 +133,7 @@ void bind_notices(py::module_& module) {
         .def_readonly("instance", &AcceptDrafts::instance)
         .def_readonly("iteration", &AcceptDrafts::iteration);
     py::class_<PromptPrefilled>(module, "PromptPrefilled").def_readonly("request", &PromptPrefilled::request);
-    py::class_<LoadsBegun>(module, "LoadsBegun").def_readonly("instance", &LoadsBegun::instance);
+    py::class_<TiersDue>(module, "TiersDue").def_readonly("instance", &TiersDue::instance);
     py::class_<PromptsComputed>(module, "PromptsComputed")
         .def_readonly("instance", &PromptsComputed::instance)
         .def_readonly("prompts", &PromptsComputed::prompts);
@@ -312,6 +312,16 @@ void bind_loop(py::module_& module) {
             },
             py::arg("iteration"))
         .def("end", &Loop::end, py::arg("iteration"))
+        .def(
+            "await_write", [](Loop& loop, const Instance& instance) { return loop.await_write(instance.index); },
+            py::arg("instance"))
+        .def(
+            "set_arrivals",
+            [](Loop& loop, const Instance& instance, LayerArrivals& arrivals, const Numbers& at_ps,
+               TimePs recomputing_ps) {
+                loop.set_arrivals(instance.index, arrivals, values_of(at_ps), recomputing_ps);
+            },
+            py::arg("instance"), py::arg("arrivals"), py::arg("at_ps"), py::arg("recomputing_ps") = 0)
         .def("decode_run", &Loop::decode_run)
         .def("set_accepted", &Loop::set_accepted, py::arg("accepted"),
              py::arg("drafted") = std::vector<std::vector<Tokens>>())

@@ -30,7 +30,14 @@ void bind_view(py::module_& module) {
         .def_property_readonly("unasked_iterations",
                                [](const RankView& view) { return view.rank->unasked_iterations(); })
         .def_property_readonly("running", [](const RankView& view) { return view.rank->running(); })
-        .def_property_readonly("waiting", [](const RankView& view) { return view.rank->waiting(); })
+        .def_property_readonly("waiting",
+                               [](const RankView& view) {
+                                   std::vector<RequestPtr> waiting;
+                                   for (const RequestPtr& request : view.rank->waiting()) {
+                                       if (!request->is_held) waiting.push_back(request);
+                                   }
+                                   return waiting;
+                               })
         .def_property_readonly("arrived", [](const RankView& view) { return view.rank->arrived(); })
         .def_property_readonly("running_requests", [](const RankView& view) { return view.rank->running_requests(); })
         .def_property_readonly("has_candidates", [](const RankView& view) { return view.rank->has_candidates(); })
@@ -60,7 +67,10 @@ void bind_view(py::module_& module) {
             "most_drafts", [](const RankView& view, const Request& of) { return view.rank->most_drafts(of); }, request)
         .def(
             "cached_tokens",
-            [](const RankView& view, const Request& of) { return view.rank->cached_prefix(of).tokens; }, request)
+            [](const RankView& view, const Request& of) {
+                return view.rank->ready_tokens(of, view.rank->cached_prefix(of));
+            },
+            request)
         .def(
             "lacking_blocks",
             [](const RankView& view, const Request& of, Tokens tokens) {

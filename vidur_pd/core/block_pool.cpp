@@ -194,6 +194,9 @@ void PrefixCachingBlockPool::forget_key(BlockId block) {
     } else {
         while (*place != block) place = &at(*place).next_copy;
         *place = own.next_copy;
+        // A chunk goes with its last block: of a prefix the blocks behind go before those ahead.
+        const bool is_last_copy = own.key >= 0 && first_copy(own.key) == kNone;
+        if (logged_chunk_tokens() && is_last_copy) note_evicted(static_cast<std::uint64_t>(own.key));
     }
     own.key = kNoKey;
 }

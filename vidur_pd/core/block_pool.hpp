@@ -21,6 +21,7 @@
 #include <numeric>
 #include <optional>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "block_keys.hpp"
@@ -90,6 +91,15 @@ class BlockPool {
     virtual Tokens touch(const Request&, Tokens /* tokens */) { return 0; }
     // What the first `tokens` tokens are; none if no other request can have them, or nobody asks.
     virtual std::optional<std::uint64_t> content(const Request&, Tokens /* tokens */) { return std::nullopt; }
+    // Notes from now on which chunks of so many tokens are cached no more, by the last token of each.
+    void log_evictions(Tokens chunk_tokens) { logged_chunk_tokens_ = chunk_tokens; }
+    bool has_evicted() const { return !evicted_.empty(); }
+    // Those that have gone since the last call, by `chunk_content`, ends of prefixes first.
+    std::vector<std::uint64_t> take_evicted() { return std::exchange(evicted_, {}); }
+    // Stands for the first `tokens` tokens of a request, a whole number of chunks, in that log; none as with `content`.
+    virtual std::optional<std::uint64_t> chunk_content(const Request& request, Tokens tokens) {
+        return content(request, tokens);
+    }
     // Places of requests in the depth-first order of the tree in which their prefixes are; unchanged without one.
     virtual std::vector<std::size_t> depth_first(const std::vector<RequestPtr>& requests) {
         std::vector<std::size_t> order(requests.size());
@@ -98,6 +108,8 @@ class BlockPool {
     }
 
   protected:
+    Tokens logged_chunk_tokens() const { return logged_chunk_tokens_; }
+    void note_evicted(std::uint64_t content) { evicted_.push_back(content); }
     std::int64_t filled(Tokens tokens) const { return (tokens + block_tokens_ - 1) / block_tokens_; }
     std::int64_t spanned_blocks(Tokens tokens) const {
         return groups_.spanned * std::min(filled(tokens), groups_.most_spanned_blocks);
@@ -107,6 +119,8 @@ class BlockPool {
     Tokens block_tokens_;
     std::int64_t usable_blocks_;
     KvGroups groups_;
+    Tokens logged_chunk_tokens_ = 0;  // 0: nobody asks
+    std::vector<std::uint64_t> evicted_;
 };
 
 // KV blocks without prefix caching: all blocks are interchangeable, so counting them is exact and every call is O(1).

@@ -36,6 +36,7 @@ struct Plan {
     std::shared_ptr<GroupBatch> batch;
     std::int64_t steps = 0;
     TimePs decided_ps = 0;
+    std::vector<std::shared_ptr<LayerArrivals>> awaited = {};  // besides loads: writes of chunks whose blocks it takes
 };
 
 using Pricing = std::shared_ptr<aicb::IterationPricing>;

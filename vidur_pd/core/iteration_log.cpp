@@ -63,6 +63,8 @@ InstanceTime IterationLog::add(const RunningIteration& iteration) {
         attention_ps[instance] += stage.attention_ps * iteration.steps();
         ffn_ps[instance] += stage.ffn_ps * iteration.steps();
     }
+    idle_communication_ps += iteration.layer_wait_ps;
+    time.contention_ps -= iteration.layer_wait_ps;
     add_activity(iteration, time);
     return time;
 }
@@ -86,6 +88,7 @@ void IterationLog::add_activity(const RunningIteration& iteration, const Instanc
 void IterationLog::keep(const RunningIteration& iteration, const Served& served) {
     if (!keeps_runs_) return;
     Stage sum;
+    sum.idle_exposed_ps = iteration.layer_wait_ps;
     for (const Stage& stage : iteration.stages) {
         sum.idle_exposed_ps += stage.idle_exposed_ps;
         sum.host_ps += stage.host_ps;

@@ -111,7 +111,7 @@ std::optional<Notice> Loop::proceed() {
             return decide(instance);
         case Step::kPlan:
             plan(instance);
-            if (instance.group.has_begun_loads()) return LoadsBegun{here()};
+            if (instance.group.has_news_for_tiers()) return TiersDue{here()};
             return std::nullopt;
         case Step::kForm:
             work_.iteration = form(instance);
@@ -125,11 +125,12 @@ std::optional<Notice> Loop::proceed() {
             return launch(instance);
         case Step::kLaunched:
             work_.step = Step::kAfterLaunch;
-            if (instance.traits.reports_launches) return IterationLaunched{here(), work_.iteration};
-            return std::nullopt;
+            work_.iteration->is_launch_to_report = instance.traits.reports_launches;
+            return work_.iteration->awaited.empty() ? report_launch() : std::nullopt;
         case Step::kAfterLaunch:
             return go_on_after_launch(instance);
         case Step::kEnd:
+            if (auto launched = report_launch()) return launched;
             remove(instance, work_.iteration);
             work_.step = Step::kCredit;
             if (instance.traits.has_drafts) return AcceptDrafts{here(), work_.iteration};
@@ -215,6 +216,8 @@ RunningIterationPtr Loop::form(Instance& instance) {
         iteration->batch = plan.batch ? plan.batch : instance.group.schedule_plain(now_ps());
         iteration->compute_ps.resize(1);
         instance.group.begin(*iteration->batch, now_ps());
+        for (const auto& write : plan.awaited) iteration->awaited.emplace_back(nullptr, write);
+        await_layers(*iteration);
     }
     iteration->kv_blocks = note_kv_use(work_.instance);
     iteration->number = ++launched_;
@@ -225,6 +228,16 @@ RunningIterationPtr Loop::form(Instance& instance) {
     iteration->sums = batches_.sums();
     iteration->sums.has_prompts = iteration->batch && iteration->batch->prefill_tokens > 0;
     return iteration;
+}
+
+// Requests that begin with this iteration may have layers on their way.
+void Loop::await_layers(RunningIteration& iteration) {
+    for (const BatchPtr& batch : iteration.batch->batches) {
+        if (!batch) continue;
+        for (const RequestPtr& request : batch->admitted) {
+            if (request->arrivals) iteration.awaited.emplace_back(request, std::exchange(request->arrivals, nullptr));
+        }
+    }
 }
 
 BatchSums PricedBatches::sums() const {
@@ -311,8 +324,35 @@ bool Loop::price_stage(Instance& instance, RunningIteration& iteration, std::siz
 
 void Loop::schedule_end(const RunningIterationPtr& iteration) {
     iteration->end_event = ++ends_;
+    if (!iteration->awaited.empty()) {
+        iteration->is_timed = true;
+        if (iteration->waits_for_layers()) return;
+        wait_for_layers(*iteration);
+    }
     queue_.schedule(iteration->ends_ps.back(), Priority::kCompletion, Event::Kind::kEnd, iteration->instance,
                     iteration->end_event);
+}
+
+void Loop::end(const RunningIterationPtr& iteration) {
+    if (!iteration->awaited.empty()) return schedule_end(iteration);
+    ending_.push_back(iteration);
+}
+
+std::shared_ptr<LayerArrivals> Loop::await_write(std::int32_t index) {
+    Instance& instance = at(index);
+    if (!instance.plan || !instance.plan->batch || instance.stage_free_ps.size() > 1) return nullptr;
+    return instance.plan->awaited.emplace_back(std::make_shared<LayerArrivals>());
+}
+
+void Loop::set_arrivals(std::int32_t index, LayerArrivals& arrivals, std::vector<TimePs> at_ps, TimePs recomputing_ps) {
+    ensure(!at_ps.empty() && !arrivals.have_come(), "layers come once");
+    arrivals.at_ps = std::move(at_ps);
+    arrivals.recomputing_ps = recomputing_ps;
+    if (recomputing_ps) arrivals.tokens = 0;
+    for (const RunningIterationPtr& iteration : at(index).running_iterations) {
+        if (!iteration->is_timed || iteration->awaited.empty() || iteration->waits_for_layers()) continue;
+        schedule_end(iteration);
+    }
 }
 
 void Loop::remove(Instance& instance, const RunningIterationPtr& iteration) {
@@ -436,6 +476,12 @@ std::optional<Notice> Loop::launch(Instance& instance) {
     set_end_times(*iteration, instance.stage_free_ps);
     schedule_end(iteration);
     return std::nullopt;
+}
+
+// Tells of an iteration whose end is known, once; of one that has waited for layers when it ends, as it was not before.
+std::optional<Notice> Loop::report_launch() {
+    if (!std::exchange(work_.iteration->is_launch_to_report, false)) return std::nullopt;
+    return IterationLaunched{here(), work_.iteration};
 }
 
 // The next iteration is decided as soon as it may begin, or now, where instances plan ahead.

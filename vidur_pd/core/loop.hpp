@@ -76,9 +76,16 @@ class Loop {
     // Records the KV blocks held from now on, and returns them.
     std::int64_t note_kv_use(std::int32_t instance);
     // (Re-)schedules the end of an iteration.
+    //
+    // While it waits for layers it has none, see `set_arrivals`.
     void schedule_end(const RunningIterationPtr& iteration);
-    // Ends an iteration at this instant, before the loop goes on.
-    void end(const RunningIterationPtr& iteration) { ending_.push_back(iteration); }
+    // Ends an iteration at this instant, before the loop goes on; one that waits for layers later.
+    void end(const RunningIterationPtr& iteration);
+    // Lets the batch that is planned wait until `set_arrivals`, before its first layer; none, where there is no batch
+    // or stages follow each other.
+    std::shared_ptr<LayerArrivals> await_write(std::int32_t instance);
+    // All layers of a load have come at these times, or tokens that have not are computed for so long.
+    void set_arrivals(std::int32_t instance, LayerArrivals& arrivals, std::vector<TimePs> at_ps, TimePs recomputing_ps);
     // Aborts an iteration of one step; returns its requests, which leave the instance.
     std::vector<RequestPtr> break_off(const RunningIterationPtr& iteration);
     // Fails an instance, which launches nothing until `resume`.
@@ -162,6 +169,8 @@ class Loop {
     std::optional<Notice> decide(Instance& instance);
     void plan(Instance& instance);
     RunningIterationPtr form(Instance& instance);
+    static void await_layers(RunningIteration& iteration);
+    std::optional<Notice> report_launch();
     std::optional<Notice> go_on_after_launch(Instance& instance);
     void collect(const RankGroup& group, const GroupBatch* batch);
     std::optional<Notice> price(Instance& instance, RunningIteration& iteration);

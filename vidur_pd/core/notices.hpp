@@ -57,8 +57,9 @@ struct AcceptDrafts {
 struct PromptPrefilled {
     RequestPtr request;
 };
-// Loads from tiers have begun on ranks of the instance (`RankState::take_loads`).
-struct LoadsBegun {
+// An iteration is decided with which loads from tiers have begun on ranks of the instance (`RankState::take_loads`), or
+// chunks have been evicted (`RankState::take_evicted`).
+struct TiersDue {
     InstancePtr instance;
 };
 // The instance, whose ranks have tiers, has computed prompts.
@@ -81,7 +82,7 @@ struct GraphEnded {
 };
 
 using Notice = std::variant<CallDue, BeforeStep, DecideIteration, PriceIteration, PriceOperators, PriceCollectives,
-                            LaunchIteration, IterationLaunched, AcceptDrafts, PromptPrefilled, LoadsBegun,
+                            LaunchIteration, IterationLaunched, AcceptDrafts, PromptPrefilled, TiersDue,
                             PromptsComputed, InstanceRests, RequestsCompleted, GraphEnded>;
 
 }  // namespace serving

@@ -72,10 +72,25 @@ void RadixBlockPool::clear() {
 
 void RadixBlockPool::evict(std::int64_t blank_blocks) {
     while (blank_ < blank_blocks) {
-        const Tokens evicted = tree_.evict_leaf();
-        if (evicted == 0) return;
-        blank_ += evicted / block_tokens();
+        const RadixTree::Evicted evicted = tree_.evict_leaf();
+        if (evicted.tokens() == 0) return;
+        blank_ += evicted.tokens() / block_tokens();
+        if (logged_chunk_tokens()) note_chunks_of(evicted);
     }
+}
+
+// The chunks that end in a leaf, the last first; contents are those of a hash block, which has several.
+void RadixBlockPool::note_chunks_of(const RadixTree::Evicted& evicted) {
+    const Tokens chunk = logged_chunk_tokens();
+    for (Tokens end = evicted.end / chunk * chunk; end > evicted.start; end -= chunk) {
+        const TokenLabel& label = evicted.kept->label;
+        if (label.is_identified(end - 1)) note_evicted(chained(label.at(end - 1), static_cast<std::uint64_t>(end)));
+    }
+}
+
+std::optional<std::uint64_t> RadixBlockPool::chunk_content(const Request& request, Tokens tokens) {
+    const auto found = content(request, tokens);
+    return found ? std::optional(chained(*found, static_cast<std::uint64_t>(tokens))) : std::nullopt;
 }
 
 Tokens RadixBlockPool::touch(const Request& request, Tokens tokens) {

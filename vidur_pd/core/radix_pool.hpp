@@ -41,6 +41,7 @@ class RadixBlockPool final : public BlockPool {
     void evict(std::int64_t blank_blocks) override;
     Tokens touch(const Request& request, Tokens tokens) override;
     std::optional<std::uint64_t> content(const Request& request, Tokens tokens) override;
+    std::optional<std::uint64_t> chunk_content(const Request& request, Tokens tokens) override;
     std::vector<std::size_t> depth_first(const std::vector<RequestPtr>& requests) override;
 
     const RadixTree& tree() const { return tree_; }
@@ -53,6 +54,8 @@ class RadixBlockPool final : public BlockPool {
         Tokens counted = 0;                       // for which the tree has counted the request's hits
         std::int64_t own_blocks = 0;              // for the tokens behind
     };
+
+    void note_chunks_of(const RadixTree::Evicted& evicted);
 
     Tokens hash_block_tokens_;
     RadixTree tree_;

@@ -85,8 +85,8 @@ void RadixTree::unlock(Node node) {
     }
 }
 
-Tokens RadixTree::evict_leaf() {
-    if (leaves_.empty()) return 0;
+RadixTree::Evicted RadixTree::evict_leaf() {
+    if (leaves_.empty()) return {};
     const Node leaf = std::get<Node>(*leaves_.begin());
     unlist(leaf);
     children_.erase(key_of(leaf));
@@ -96,7 +96,7 @@ Tokens RadixTree::evict_leaf() {
     evictable_ -= gone.tokens();
     unused_.push_back(leaf);
     list_if_leaf(gone.parent);
-    return gone.tokens();
+    return {gone.start, gone.end, gone.kept};
 }
 
 std::vector<std::size_t> RadixTree::depth_first(const std::vector<Node>& ends) const {

@@ -34,6 +34,12 @@ class RadixTree {
         Tokens tokens;  // found
         Tokens locked;  // of these, in locked nodes
     };
+    struct Evicted {
+        Tokens start = 0, end = 0;
+        std::shared_ptr<const KeptLabel> kept = nullptr;
+
+        Tokens tokens() const { return end - start; }
+    };
     // A node as tests look at it.
     struct Shown {
         Tokens start, end;
@@ -54,8 +60,8 @@ class RadixTree {
     // Keeps a node, and all above, from eviction until `unlock`.
     void lock(Node node);
     void unlock(Node node);
-    // Removes the leaf that goes first; returns its tokens, 0 if there is none.
-    Tokens evict_leaf();
+    // Removes the leaf that goes first; one of no tokens if there is none.
+    Evicted evict_leaf();
     void clear();
 
     // Places of `ends` in depth-first order, those below a node before those at it; of two subtrees the one with more

@@ -89,7 +89,9 @@ void RankState::admit(const RequestPtr& request, Tokens tokens, const CachedPref
         throw BrokenRule("sequences", named(*request) + " would be one more than the " +
                                           std::to_string(limits_.max_seqs) + " that may run");
     }
-    const Tokens past = has_arrived ? request->computed_tokens : prefix.tokens;
+    TierLoad load;
+    if (!has_arrived && loads_layerwise_) load = find_load(request, prefix);
+    const Tokens past = has_arrived ? request->computed_tokens : std::max(prefix.tokens, load.end());
     check_tokens(*request, tokens, request->sequence_tokens() - past);
     const std::int64_t own_blocks =
         has_arrived ? pool_->blocks(request->context_tokens) : static_cast<std::int64_t>(prefix.shared_blocks);
@@ -103,6 +105,11 @@ void RankState::admit(const RequestPtr& request, Tokens tokens, const CachedPref
         tokens_.set_outstanding(*request, request->sequence_tokens() - past);
     }
     pool_->allocate(*request, held, prefix);
+    if (!load.reaches.empty()) {
+        load.arrivals = request->arrivals = std::make_shared<LayerArrivals>();
+        load.arrivals->tokens = load.end() - load.cached;
+        begun_loads_.push_back(std::move(load));
+    }
     const bool is_prefilled = has_arrived && !request->is_loaded;
     request->prefill_end_tokens = is_prefilled ? past : request->sequence_tokens();
     begin_running(request, past, tokens, held);
@@ -189,6 +196,7 @@ Tokens RankState::withdraw(Request& request) {
 // Puts a request that has lost its KV into the queue, once no iteration of its is under way.
 void RankState::requeue(const RequestPtr& victim) {
     victim->is_running = victim->is_in_iteration = victim->is_ending = victim->is_loaded = false;
+    forget_load(*victim);
     victim->set_progress(0, victim->generated_tokens);
     victim->capacity_tokens = 0;
     ++victim->preemptions;
@@ -246,14 +254,15 @@ Tokens RankState::most_drafts(const Request& request) const {
 }
 
 Tokens RankState::most_tokens(const Request& request) const {
-    const Tokens past = request.capacity_tokens ? request.computed_tokens : cached_prefix(request).tokens;
+    const Tokens past =
+        request.capacity_tokens ? request.computed_tokens : ready_tokens(request, cached_prefix(request));
     return request.sequence_tokens() - past + most_drafts(request);
 }
 
 std::int64_t RankState::lacking_blocks(const Request& request, Tokens tokens) const {
     if (request.capacity_tokens) return missing_blocks(request, with_lookahead(request.computed_tokens + tokens));
     const CachedPrefix prefix = cached_prefix(request);
-    return blocks(with_lookahead(prefix.tokens + tokens)) - prefix.shared_blocks;
+    return blocks(with_lookahead(ready_tokens(request, prefix) + tokens)) - prefix.shared_blocks;
 }
 
 std::int64_t RankState::whole_blocks(const Request& request) const {

@@ -50,8 +50,9 @@ bool RankGroup::has_work() const {
     return std::any_of(ranks_.begin(), ranks_.end(), [](const auto& rank) { return rank->has_work(); });
 }
 
-bool RankGroup::has_begun_loads() const {
-    return std::any_of(ranks_.begin(), ranks_.end(), [](const auto& rank) { return rank->has_begun_loads(); });
+bool RankGroup::has_news_for_tiers() const {
+    return std::any_of(ranks_.begin(), ranks_.end(),
+                       [](const auto& rank) { return rank->has_begun_loads() || rank->has_evicted(); });
 }
 
 std::int64_t RankGroup::waiting_requests() const {

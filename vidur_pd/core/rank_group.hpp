@@ -78,8 +78,9 @@ class RankGroup {
     // Whether Python has to decide: some rank has work and there is no policy of the core.
     bool asks_policy() const;
 
-    // Whether some rank waits for loads from tiers that nobody has put on the network yet.
-    bool has_begun_loads() const;
+    // Whether some rank waits for loads from tiers that nobody has put on the network yet, or has evicted chunks that
+    // somebody asks for.
+    bool has_news_for_tiers() const;
     // Whether some rank has work.
     bool has_work() const;
 

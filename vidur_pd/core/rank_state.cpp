@@ -115,22 +115,60 @@ void RankState::keep(const RequestPtr& request, Tokens computed_tokens) {
     note_change();
 }
 
-void RankState::load_from(std::vector<std::shared_ptr<ChunkIndex>> tiers, std::vector<Tokens> least_tokens) {
+void RankState::load_from(std::vector<std::shared_ptr<ChunkIndex>> tiers, std::vector<Tokens> least_tokens,
+                          bool is_layerwise) {
     ensure(tiers.size() == least_tokens.size(), "each tier has its own least");
+    ensure(!is_layerwise || limits_.pipeline_stages == 1, "layers are loaded for one stage");
     tiers_ = std::move(tiers);
     least_load_tokens_ = std::move(least_tokens);
+    loads_layerwise_ = is_layerwise;
+}
+
+// [tiers] where each ends, or nothing where none goes on.
+std::vector<Tokens> RankState::reaches(const Request& request, Tokens from) const {
+    std::vector<Tokens> ends;
+    if (tiers_.empty() || request.skips_tiers || request.role == Role::kDecode) return ends;
+    const Tokens most = request.context_tokens - 1;
+    Tokens end = from;
+    for (std::size_t tier = 0; tier < tiers_.size(); ++tier) {
+        const Tokens reach = tiers_[tier]->reach(request, end, most);
+        if (reach - end >= least_load_tokens_[tier]) end = reach;
+        ends.push_back(end);
+    }
+    if (end == from) ends.clear();
+    return ends;
 }
 
 TierLoad RankState::find_load(const RequestPtr& request, const CachedPrefix& prefix) const {
-    TierLoad load{request, prefix.tokens, {}};
-    if (tiers_.empty() || request->skips_tiers || request->role == Role::kDecode) return load;
-    const Tokens most = request->context_tokens - 1;
-    for (std::size_t tier = 0; tier < tiers_.size(); ++tier) {
-        const Tokens from = load.end(), end = tiers_[tier]->reach(*request, from, most);
-        load.reaches.push_back(end - from < least_load_tokens_[tier] ? from : end);
+    return {request, prefix.tokens, reaches(*request, prefix.tokens)};
+}
+
+Tokens RankState::ready_tokens(const Request& request, const CachedPrefix& prefix) const {
+    if (!loads_layerwise_) return prefix.tokens;
+    const std::vector<Tokens> ends = reaches(request, prefix.tokens);
+    return ends.empty() ? prefix.tokens : ends.back();
+}
+
+std::vector<std::uint64_t> RankState::chunk_contents(const Request& request, Tokens chunk_tokens, Tokens tokens) const {
+    std::vector<std::uint64_t> contents;
+    for (Tokens end = chunk_tokens; end <= tokens; end += chunk_tokens) {
+        const auto content = pool_->chunk_content(request, end);
+        if (!content) break;
+        contents.push_back(*content);
     }
-    if (load.end() == load.cached) load.reaches.clear();
-    return load;
+    return contents;
+}
+
+void RankState::hold(const RequestPtr& request, bool is_held) {
+    request->is_held = is_held;
+    note_change();
+}
+
+// A request does not run with the KV that it was going to wait for.
+void RankState::forget_load(Request& request) {
+    if (!request.arrivals) return;
+    request.arrivals.reset();
+    std::erase_if(begun_loads_, [&](const TierLoad& load) { return load.request.get() == &request; });
 }
 
 void RankState::begin_load(TierLoad load, const CachedPrefix& prefix) {
@@ -283,6 +321,7 @@ std::vector<RequestPtr> RankState::clear() {
     loading_.clear();
     begun_loads_.clear();
     pool_->clear();
+    pool_->take_evicted();  // too late to copy them
     tokens_.clear();
     batches_under_way_ = 0;
     note_change();
@@ -314,7 +353,8 @@ std::int64_t RankState::plain_decode_steps() const {
         if (left != 1 || request->computed_tokens < request->prompt_tokens || request->is_in_iteration) return 0;
         steps = std::min(steps, request->end_tokens - request->sequence_tokens() - 1);
     }
-    const bool may_share_more = !waiting_.empty() && cached_prefix(*waiting_.front()).may_share_more;
+    const RequestPtr first = first_waiting();
+    const bool may_share_more = first && cached_prefix(*first).may_share_more;
     if (may_share_more || remote_.may_share_more()) return 0;  // room may be found within the steps
     const std::int64_t free_blocks = pool_->free_blocks();
     if (missing_after(steps) <= free_blocks) return steps;

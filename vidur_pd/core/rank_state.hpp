@@ -9,6 +9,7 @@
 // and keeps its place and its blocks until the iteration has ended.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <deque>
 #include <memory>
@@ -35,6 +36,7 @@ struct TierLoad {
     RequestPtr request;
     Tokens cached = 0;
     std::vector<Tokens> reaches;
+    std::shared_ptr<LayerArrivals> arrivals = nullptr;  // of a load whose request runs meanwhile
 
     Tokens end() const { return reaches.empty() ? cached : reaches.back(); }
 };
@@ -116,9 +118,18 @@ class RankState {
     // Tiers of KV behind the pool.
 
     // Prompts are looked up in tiers, one after another, from now on; fewer than `least_tokens` [tiers] are not
-    // loaded.
-    void load_from(std::vector<std::shared_ptr<ChunkIndex>> tiers, std::vector<Tokens> least_tokens);
+    // loaded. `is_layerwise`: a request runs while it is loaded, and each layer waits for its KV.
+    void load_from(std::vector<std::shared_ptr<ChunkIndex>> tiers, std::vector<Tokens> least_tokens, bool is_layerwise);
     bool has_tiers() const { return !tiers_.empty(); }
+    bool loads_layerwise() const { return loads_layerwise_; }
+    // Chunks that the pool has evicted, see `BlockPool`.
+    void log_evictions(Tokens chunk_tokens) { pool_->log_evictions(chunk_tokens); }
+    bool has_evicted() const { return pool_->has_evicted(); }
+    std::vector<std::uint64_t> take_evicted() { return pool_->take_evicted(); }
+    // [chunks] contents of the chunks among the first tokens of a request that others can have.
+    std::vector<std::uint64_t> chunk_contents(const Request& request, Tokens chunk_tokens, Tokens tokens) const;
+    // A request that waits keeps its place, and does not run while it is `held`: tiers fetch what they have of it.
+    void hold(const RequestPtr& request, bool is_held);
     // What tiers have of a request that waits, behind a prefix that the pool has: each goes on where the one before
     // ends, or none does.
     TierLoad find_load(const RequestPtr& request, const CachedPrefix& prefix) const;
@@ -138,10 +149,16 @@ class RankState {
     const std::vector<RequestPtr>& running() const { return running_; }
     // Requests without KV: those that were preempted last first, then in order of arrival; or all by priority.
     const std::deque<RequestPtr>& waiting() const { return waiting_; }
+    // The first of these that is not held back; none if all are.
+    RequestPtr first_waiting() const {
+        const auto first =
+            std::find_if(waiting_.begin(), waiting_.end(), [](const auto& each) { return !each->is_held; });
+        return first == waiting_.end() ? nullptr : *first;
+    }
     // Requests whose KV has come from elsewhere, in order of its arrival or by priority; they hold blocks for their
     // contexts.
     const std::deque<RequestPtr>& arrived() const { return remote_.arrived; }
-    bool has_candidates() const { return !waiting_.empty() || !remote_.arrived.empty(); }
+    bool has_candidates() const { return first_waiting() || !remote_.arrived.empty(); }
     // Whether KV of some request is on its way to this rank.
     bool is_transferring() const { return remote_.is_transferring(); }
     std::int64_t free_blocks() const { return pool_->free_blocks(); }
@@ -165,6 +182,9 @@ class RankState {
     CachedPrefix cached_prefix(const Request& request) const {
         return pool_->cached_prefix(request, request.sequence_tokens());
     }
+    // Tokens of a request that waits which it does not compute if it begins now: its cached prefix, and what is loaded
+    // layer by layer while it runs.
+    Tokens ready_tokens(const Request& request, const CachedPrefix& prefix) const;
     // What the first `tokens` tokens of a request are, see `BlockPool`; the same for the order.
     std::optional<std::uint64_t> content(const Request& request, Tokens tokens) const {
         return pool_->content(request, tokens);
@@ -253,6 +273,8 @@ class RankState {
     std::int64_t missing_after(std::int64_t steps) const;
     std::int64_t missing_blocks(const Request& request, Tokens kv_tokens) const;
     std::int64_t promised_blocks() const;
+    std::vector<Tokens> reaches(const Request& request, Tokens from) const;
+    void forget_load(Request& request);
 
     std::shared_ptr<BlockPool> pool_;
     Role role_;
@@ -264,6 +286,7 @@ class RankState {
     RemoteQueue remote_;
     std::vector<std::shared_ptr<ChunkIndex>> tiers_;
     std::vector<Tokens> least_load_tokens_;  // [tiers]
+    bool loads_layerwise_ = false;
     std::vector<TierLoad> begun_loads_;
     std::vector<RequestPtr> loading_;
     std::int64_t batches_under_way_ = 0;  // batches

@@ -39,6 +39,16 @@ inline std::uint64_t chained(std::uint64_t content, std::uint64_t id) {
     return (mixed ^ mixed >> 31) >> 1;
 }
 
+// What an iteration waits for besides its own work: layers that tiers load of a request in it, one after another, or a
+// copy of what was in blocks that it takes.
+struct LayerArrivals {
+    Tokens tokens = 0;          // that come
+    std::vector<TimePs> at_ps;  // [layers], or one time for all; empty until all have come
+    TimePs recomputing_ps = 0;  // of tokens that did not come: they are computed behind the others
+
+    bool have_come() const { return !at_ps.empty(); }
+};
+
 // A request; mutable, with one owner at a time: the queue, the scheduler or the transfer that has it.
 struct Request {
     Request(std::int64_t index, std::string request_id, Tokens prompt_tokens, Tokens output_tokens, TimePs arrived_ps,
@@ -77,7 +87,8 @@ struct Request {
     void restart(Tokens kept) {
         ensure(kept <= generated_tokens && kept < output_tokens,
                "request " + request_id + " has not got so many tokens");
-        is_running = is_decided = is_loaded = skips_tiers = false;
+        is_running = is_decided = is_loaded = skips_tiers = is_held = false;
+        arrivals.reset();
         leave_iterations();
         set_progress(0, kept);
         capacity_tokens = 0;
@@ -160,6 +171,7 @@ struct Request {
     bool is_decided = false;                // takes part in the iteration that is being decided
     bool is_loaded = false;                 // the first of its tokens have come from tiers, and it does not run yet
     bool skips_tiers = false;               // a load of its has failed
+    bool is_held = false;                   // it waits, and does not run: what lower tiers have of it is fetched
     Tokens prefill_end_tokens = 0;          // computed tokens up to which it prefills there
     Tokens end_tokens = 0;                  // prompt + output tokens after which it is done there
     Tokens capacity_tokens = 0;             // tokens that fit into the KV blocks held there
@@ -170,6 +182,8 @@ struct Request {
     InstanceTime counted_from;                           // of its instance when it began to take part
     bool is_counting = false;
     std::optional<TimePs> preempted_at_ps;
+    // Of a load that its first iteration, which has not begun, has to wait for.
+    std::shared_ptr<LayerArrivals> arrivals;
 };
 
 using RequestPtr = std::shared_ptr<Request>;

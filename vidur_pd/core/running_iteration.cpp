@@ -17,6 +17,11 @@ TimePs rescaled(TimePs left_ps, TimePs old_duration_ps, TimePs duration_ps) {
     return static_cast<TimePs>((product + old_duration_ps - 1) / old_duration_ps);
 }
 
+// That many of so many equal parts of a time.
+TimePs share_of(TimePs time_ps, TimePs parts, TimePs of_parts) {
+    return static_cast<TimePs>(static_cast<Wide>(time_ps) * parts / of_parts);
+}
+
 void pass_stages(RunningIteration& iteration, std::vector<TimePs>& stage_free_ps) {
     TimePs at_ps = iteration.start_ps;
     for (std::size_t stage = 0; stage < iteration.stages.size(); ++stage) {
@@ -172,6 +177,31 @@ void retime_stages(const std::vector<RunningIterationPtr>& running_iterations,
         iteration.ends_ps.assign(1, ends_ps.back());
     }
     stage_free_ps = std::move(free_ps);
+}
+
+void wait_for_layers(RunningIteration& iteration) {
+    const TimePs alone_ps = iteration.ends_ps[0] - iteration.start_ps;
+    TimePs end_ps = iteration.start_ps, recomputing_ps = 0;
+    std::size_t most_layers = 1;
+    for (const auto& [request, arrivals] : iteration.awaited)
+        most_layers = std::max(most_layers, arrivals->at_ps.size());
+    const auto layers = static_cast<TimePs>(most_layers);
+    for (TimePs layer = 0; layer < layers; ++layer) {
+        for (const auto& [request, arrivals] : iteration.awaited) {
+            const auto from = std::min(static_cast<std::size_t>(layer), arrivals->at_ps.size() - 1);
+            end_ps = std::max(end_ps, arrivals->at_ps[from]);
+        }
+        end_ps += share_of(alone_ps, layer + 1, layers) - share_of(alone_ps, layer, layers);
+    }
+    for (const auto& [request, arrivals] : iteration.awaited) recomputing_ps += arrivals->recomputing_ps;
+    iteration.ends_ps[0] = end_ps + recomputing_ps;
+    iteration.layer_wait_ps = iteration.ends_ps[0] - iteration.start_ps - alone_ps;
+    for (const auto& [request, arrivals] : iteration.awaited) {
+        if (!request) continue;
+        request->tier_tokens = request->tier_tokens.value_or(0) + arrivals->tokens;
+        request->tier_wait_ps = request->tier_wait_ps.value_or(0) + iteration.layer_wait_ps;
+    }
+    iteration.awaited.clear();
 }
 
 bool keep_ended(RunningIteration& iteration, TimePs now_ps) {

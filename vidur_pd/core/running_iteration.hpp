@@ -2,9 +2,11 @@
 #pragma once
 
 #include <aicb/two_batch.hpp>
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "host_clock.hpp"
@@ -73,10 +75,18 @@ struct RunningIteration {
     TimePs booked_ps = 0;                                // up to when its collectives have been booked on links
     double booked_steps = 0.0;                           // how many of them that was; a step in progress is a fraction
     PassedSteps passed;                                  // of a run, where there is a frontend
+    std::vector<std::pair<RequestPtr, std::shared_ptr<LayerArrivals>>> awaited;  // loads, with who runs, and writes
+    bool is_launch_to_report = false;
+    bool is_timed = false;     // `ends_ps` is when it would end without them
+    TimePs layer_wait_ps = 0;  // by how much they have prolonged it
 
     std::int64_t steps() const { return static_cast<std::int64_t>(compute_ps.size()); }
     bool is_run() const { return batch == nullptr; }
     bool is_pipelined() const { return stages.size() > 1; }
+    // Some layers that it waits for have not come.
+    bool waits_for_layers() const {
+        return std::any_of(awaited.begin(), awaited.end(), [](const auto& load) { return !load.second->have_come(); });
+    }
     // Of one step at the present slowdown, over all stages, as far as compute does not hide it.
     TimePs communication_ps() const {
         TimePs total_ps = 0;
@@ -110,6 +120,10 @@ void retime_steps(RunningIteration& iteration, double slowdown, TimePs now_ps);
 void retime_stages(const std::vector<RunningIterationPtr>& running_iterations,
                    const std::vector<std::vector<double>>& slowdowns, std::vector<TimePs>& stage_free_ps,
                    TimePs now_ps);
+
+// Moves the end of an iteration whose loads have come: each layer begins when the one before has ended and its KV is
+// there. Layers take equal shares of what the iteration would take without them.
+void wait_for_layers(RunningIteration& iteration);
 
 // Ends a run with the last step that has ended; false where none has.
 bool keep_ended(RunningIteration& iteration, TimePs now_ps);

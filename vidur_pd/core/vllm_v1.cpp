@@ -87,12 +87,13 @@ void VllmV1::admit_waiting(RankState& rank) {
 // them as well, and the budget has room for it.
 std::optional<VllmV1::Admissible> VllmV1::find_admissible(const RankState& rank, Tokens budget) {
     if (!rank.has_candidates()) return std::nullopt;
-    const bool is_local = rank.arrived().empty() || (rank.limits().by_priority && !rank.waiting().empty() &&
-                                                     goes_first(rank.waiting().front(), rank.arrived().front()));
-    const RequestPtr& request = is_local ? rank.waiting().front() : rank.arrived().front();
+    const RequestPtr waiting = rank.first_waiting();
+    const bool is_local =
+        rank.arrived().empty() || (rank.limits().by_priority && waiting && goes_first(waiting, rank.arrived().front()));
+    const RequestPtr request = is_local ? waiting : rank.arrived().front();
     CachedPrefix prefix;
     if (is_local) prefix = rank.cached_prefix(*request);
-    const Tokens past = is_local ? prefix.tokens : request->computed_tokens;
+    const Tokens past = is_local ? rank.ready_tokens(*request, prefix) : request->computed_tokens;
     const std::int64_t held = is_local ? prefix.shared_blocks : rank.blocks(request->context_tokens);
     const std::int64_t spared = rank.running().empty() ? 0 : rank.limits().watermark_blocks;
     const Tokens chunk = std::min(request->sequence_tokens() - past, chunk_limit(rank.limits()));
@@ -101,7 +102,7 @@ std::optional<VllmV1::Admissible> VllmV1::find_admissible(const RankState& rank,
     const Tokens reserved = std::max(request->sequence_tokens(), rank.with_lookahead(past + tokens));
     if (rank.blocks(reserved) - held > rank.free_blocks() - spared) return std::nullopt;
     TierLoad load;
-    if (is_local && rank.has_tiers()) load = rank.find_load(request, prefix);
+    if (is_local && rank.has_tiers() && !rank.loads_layerwise()) load = rank.find_load(request, prefix);
     return Admissible{request, tokens, std::move(prefix), std::move(load)};
 }
 

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 
 from boundary.errors import InputError
 from vidur_pd._core import ChunkKeys
 from vidur_pd.cluster.instance import Rank
-from vidur_pd.config.kv_cache import AnyTier, CpuTier, KvCacheConfig, NvmeTier, RemoteTier
+from vidur_pd.config.kv_cache import AnyTier, CpuTier, KvCacheConfig, LowerTier, NvmeTier, RemoteTier
+from vidur_pd.config.kv_cache import PooledTier as PooledTierConfig
 from vidur_pd.config.own_classes import FAULTS, describe
 from vidur_pd.kv_store.disk import Disk
 from vidur_pd.kv_store.eviction import Eviction
 from vidur_pd.kv_store.eviction.registry import eviction_class
 from vidur_pd.kv_store.places import Places, RankPlace
-from vidur_pd.kv_store.rank_store import RankStore, TierAccess
+from vidur_pd.kv_store.pooled import PooledTier, Spread
+from vidur_pd.kv_store.rank_store import PrefetchPolicy, RankStore, TierAccess
 from vidur_pd.kv_store.tier import Tier
 
-WRITES_AT = {"through": 1, "selective": 2}
+WRITES_AT: dict[str, int | None] = {"through": 1, "selective": 2, "back": None}
 """Accesses to a chunk with which it is written."""
 
 
@@ -34,11 +36,11 @@ class TierBuilder:
     def of(self, rank: Rank, place: RankPlace) -> RankStore:
         """The tiers of a rank. Raises: InputError, where one has no room for a chunk."""
         tiers = [self._access(number, tier, place) for number, tier in enumerate(self._config.tiers)]
-        return RankStore(rank, place, tiers, self._config.chunk_tokens)
+        return RankStore(rank, place, tiers, self._keys)
 
     def _access(self, number: int, config: AnyTier, place: RankPlace) -> TierAccess:
         chunk_bytes = self._config.chunk_tokens * place.stored_token_bytes
-        if isinstance(config, RemoteTier):
+        if isinstance(config, RemoteTier | PooledTierConfig):
             sharing: Hashable = "all"
         elif config.scope == "server":
             sharing = place.hosts
@@ -55,7 +57,9 @@ class TierBuilder:
         return access
 
     def _new(self, number: int, config: AnyTier, chunk_bytes: int) -> TierAccess:
-        tier = self._tier(number, config, chunk_bytes)
+        if isinstance(config, PooledTierConfig):
+            return self._pooled(number, config, chunk_bytes)
+        tier = Tier(self._keys, self._eviction(number, config, chunk_bytes), writes_at=WRITES_AT[config.write])
         match config:
             case CpuTier():
                 return TierAccess(config.kind, tier, chunk_bytes, outlives_instances=config.scope == "server")
@@ -63,7 +67,13 @@ class TierBuilder:
                 disk = Disk(config.read, config.written, config.latency)
                 outlives = config.scope == "server"
                 return TierAccess(
-                    config.kind, tier, chunk_bytes, disk=disk, prefetches=config.prefetch, outlives_instances=outlives
+                    config.kind,
+                    tier,
+                    chunk_bytes,
+                    disk=disk,
+                    prefetches=config.prefetch is True,
+                    prefetch=_prefetch_policy(config),
+                    outlives_instances=outlives,
                 )
             case RemoteTier():
                 host = self._places.host_of_server(f"kv_cache.tiers.{number}.server", config.server)
@@ -73,11 +83,20 @@ class TierBuilder:
                     chunk_bytes,
                     host,
                     config.latency,
-                    prefetches=config.prefetch,
+                    prefetches=config.prefetch is True,
+                    prefetch=_prefetch_policy(config),
                     outlives_instances=True,
                 )
 
-    def _tier(self, number: int, config: AnyTier, chunk_bytes: int) -> Tier:
+    def _pooled(self, number: int, config: PooledTierConfig, chunk_bytes: int) -> TierAccess:
+        eviction, spread = (
+            self._eviction(number, config, chunk_bytes),
+            Spread(self._places.hosts, config.place == "writer"),
+        )
+        tier = PooledTier(self._keys, eviction, writes_at=WRITES_AT[config.write], spread=spread)
+        return TierAccess(config.kind, tier, chunk_bytes, latency_ps=config.latency, outlives_instances=True)
+
+    def _eviction(self, number: int, config: AnyTier, chunk_bytes: int) -> Callable[[], Eviction]:
         capacity = config.capacity // chunk_bytes
         if capacity < 1:
             raise InputError(
@@ -94,4 +113,16 @@ class TierBuilder:
             made.capacity = capacity
             return made
 
-        return Tier(self._keys, eviction, writes_at=WRITES_AT[config.write])
+        return eviction
+
+
+def _prefetch_policy(config: LowerTier) -> PrefetchPolicy | None:
+    least, timeout = config.prefetch_tokens_min, config.prefetch_timeout
+    match config.prefetch:
+        case "best_effort":
+            return PrefetchPolicy(least, 0)
+        case "timeout":
+            return PrefetchPolicy(least, timeout.base, timeout.per_1024_tokens)
+        case "wait_complete":
+            return PrefetchPolicy(least)
+    return None

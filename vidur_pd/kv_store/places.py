@@ -9,7 +9,7 @@ import numpy as np
 
 from aicb import Model, Precision, stage_layers
 from boundary.errors import InputError
-from netsim import FlowGraph, NodeKind, Topology
+from netsim import NO_FLOW, FlowGraph, NodeKind, Topology
 from vidur_pd.cluster.placement import Placement
 from vidur_pd.kv_transfer.rank_pairs import cache_sizes
 
@@ -21,9 +21,14 @@ class Share:
     gpu: int
     host: int
     """Node of its server."""
-    token_bytes: int
+    layer_bytes: tuple[int, ...]
+    """[layers] of a token."""
     is_stored: bool
     """It writes its part; of a latent, which every GPU of a tensor group has whole, the first one does."""
+
+    @property
+    def token_bytes(self) -> int:
+        return sum(self.layer_bytes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,11 +47,18 @@ class RankPlace:
         self.shares = shares
         self._of_token: dict[tuple[RemoteHost | None, bool], FlowGraph] = {}
         """Flows of one token, by the host and whether it is read."""
+        self._of_layers: dict[RemoteHost | None, FlowGraph] = {}
+        """The same, read layer by layer."""
 
     @property
     def hosts(self) -> tuple[int, ...]:
         """Nodes of its servers, rising."""
         return tuple(sorted({share.host for share in self.shares}))
+
+    @property
+    def layers(self) -> int:
+        """Of the first stage."""
+        return len(self.shares[0].layer_bytes)
 
     @cached_property
     def loaded_token_bytes(self) -> int:
@@ -62,6 +74,26 @@ class RankPlace:
         """Flows of so many tokens from the server's own host, or from another, to the GPUs."""
         graph = self._flows(tokens, host, is_load=True)
         return replace(graph, delay_ps=np.full(len(graph), delay_ps)) if delay_ps else graph
+
+    def load_layers(self, tokens: int, *, delay_ps: int = 0, host: RemoteHost | None = None) -> FlowGraph:
+        """The same by layers, each behind the one before it: [legs][layers] flows."""
+        of_token = self._of_layers.get(host)
+        if of_token is None:
+            of_token = self._of_layers[host] = self._layer_flows(host)
+        graph = of_token.with_flows(size_bytes=tokens * of_token.size_bytes)
+        return replace(graph, delay_ps=np.full(len(graph), delay_ps)) if delay_ps else graph
+
+    def _layer_flows(self, host: RemoteHost | None) -> FlowGraph:
+        """Of a token."""
+        src, dst, sizes, after = list[int](), list[int](), list[int](), list[int]()
+        for share in self.shares:
+            for leg_src, leg_dst in self._legs(share, host, is_load=True):
+                for layer, size_bytes in enumerate(share.layer_bytes):
+                    after.append(len(src) - 1 if layer else NO_FLOW)
+                    src.append(leg_src)
+                    dst.append(leg_dst)
+                    sizes.append(size_bytes)
+        return replace(FlowGraph.from_lists(src, dst, sizes), after=np.array(after, dtype=np.int64))
 
     def store(self, tokens: int, *, host: RemoteHost | None = None) -> FlowGraph:
         """The same the other way, of what each GPU writes."""
@@ -116,8 +148,15 @@ class Places:
         """A server's host, seen from others. Raises: InputError, where there is no such server."""
         if server >= len(self._hosts):
             raise InputError(f"{field}: found {server}, expected one of the {len(self._hosts)} servers, from 0 on")
+        return self.hosts[server]
+
+    @property
+    def hosts(self) -> tuple[RemoteHost, ...]:
+        """[servers]"""
         width = self._topology.gpus_per_node
-        return RemoteHost(self._hosts[server], range(server * width, (server + 1) * width))
+        return tuple(
+            RemoteHost(node, range(server * width, (server + 1) * width)) for server, node in enumerate(self._hosts)
+        )
 
     def of(self, placement: Placement, rank: int, precision: Precision, draft_layers: int) -> RankPlace:
         partition, sizes = placement.partition, cache_sizes(self._model, precision, draft_layers)
@@ -125,9 +164,13 @@ class Places:
         stages[-1] += range(len(self._model.pattern), len(sizes.token_bytes))
         shares = []
         for layers, gpus in zip(stages, placement.rank_gpus(rank), strict=True):
-            whole = sum(sizes.token_bytes[layer] for layer in layers)
-            own = whole if sizes.kv_heads is None else whole * max(1, sizes.kv_heads // len(gpus)) // sizes.kv_heads
+            own = tuple(_of_rank(sizes.token_bytes[layer], sizes.kv_heads, len(gpus)) for layer in layers)
             for place, gpu in enumerate(gpus):
                 host = self._hosts[gpu // self._topology.gpus_per_node]
                 shares.append(Share(gpu, host, own, is_stored=sizes.kv_heads is not None or place == 0))
         return RankPlace(tuple(share for share in shares if share.token_bytes))
+
+
+def _of_rank(token_bytes: int, kv_heads: int | None, ranks: int) -> int:
+    """What one GPU of a tensor group has of a layer's bytes: its heads, at least one, or a latent whole."""
+    return token_bytes if kv_heads is None else token_bytes * max(1, kv_heads // ranks) // kv_heads

@@ -10,7 +10,23 @@ from vidur_pd._core import ChunkKeys, Request, TierLoad
 from vidur_pd.cluster.instance import Rank
 from vidur_pd.kv_store.disk import Disk
 from vidur_pd.kv_store.places import RankPlace, RemoteHost
+from vidur_pd.kv_store.pooled import PooledTier
 from vidur_pd.kv_store.tier import Tier
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PrefetchPolicy:
+    """How long a request waits for what a lower tier has of it."""
+
+    least_tokens: int
+    """Less is not fetched."""
+    base_ps: int | None = None
+    """``None``: until all has come."""
+    per_1024_tokens_ps: int = 0
+
+    def wait_ps(self, tokens: int) -> int | None:
+        """Longest wait for so many tokens; ``None``: without end."""
+        return None if self.base_ps is None else self.base_ps + self.per_1024_tokens_ps * tokens // 1024
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -18,15 +34,17 @@ class TierAccess:
     """A tier as one rank reaches it."""
 
     kind: str
-    tier: Tier
+    tier: Tier | PooledTier
     chunk_bytes: int
     """Of a chunk there."""
     host: RemoteHost | None = None
-    """``None``: that of the rank's own server."""
+    """``None``: that of the rank's own server, or of several."""
     latency_ps: int = 0
     disk: Disk | None = None
     prefetches: bool = False
-    """Into the first tier, while a request queues."""
+    """Into the first tier, while a request queues behind others."""
+    prefetch: PrefetchPolicy | None = None
+    """Into the first tier, for every request, which may have to wait for it; nothing is loaded from here directly."""
     outlives_instances: bool = False
     """It keeps its content where an instance fails."""
 
@@ -40,78 +58,194 @@ class LoadPart:
     """Beyond those that were there before."""
     chunks: int
     size_bytes: int
-    graph: FlowGraph
+    graphs: tuple[FlowGraph, ...]
+    """One for each server that has some."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Target:
+    """A tier, or what one server has of it, and chunks that are written there."""
+
+    access: TierAccess
+    tier: Tier
+    host: RemoteHost | None
+    """``None``: that of the rank's own server."""
+    chunks: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Write:
     """Chunks on their way to tiers behind one host."""
 
-    targets: tuple[tuple[TierAccess, tuple[int, ...]], ...]
+    targets: tuple[Target, ...]
     graph: FlowGraph | None
     """``None``: they come from disks behind that host."""
     read_ps: int = 0
     """When these have read them."""
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Piece:
+    """Chunks that come from a lower tier to CPU memory together."""
+
+    access: TierAccess
+    chunks: tuple[int, ...]
+    tokens: int
+
+
 class RankStore:
     """What a rank loads from its tiers and writes to them."""
 
-    def __init__(self, rank: Rank, place: RankPlace, tiers: Sequence[TierAccess], chunk_tokens: int) -> None:
-        self.rank, self.place, self.tiers = rank, place, tuple(tiers)
-        self._chunk_tokens = chunk_tokens
+    def __init__(self, rank: Rank, place: RankPlace, tiers: Sequence[TierAccess], keys: ChunkKeys) -> None:
+        self.rank, self.place, self.tiers, self._keys = rank, place, tuple(tiers), keys
+        self.direct = tuple(access for access in tiers if access.prefetch is None)
+        """Those that are looked up at the turn of a request."""
+        self._chunk_tokens = keys.chunk_tokens
+        self._is_written_back = any(access.tier.is_written_back for access in tiers)
+        self._chunk_of: dict[int, int] = {}
+        """Chunks that the prefix cache may have, by its own name for them; of tiers that are written back."""
+        if self._is_written_back:
+            rank.state.log_evictions(keys.chunk_tokens)
+
+    @property
+    def _memory(self) -> Tier:
+        """The first tier, where there is a prefetch: memory of the rank's own server."""
+        assert isinstance(self.tiers[0].tier, Tier), "nothing is prefetched into other servers"
+        return self.tiers[0].tier
 
     def parts(self, load: TierLoad, now_ps: int) -> list[LoadPart]:
         """Whole chunks cross, also where the prefix cache has the beginning of the first."""
         parts, start = [], load.cached
-        for access, end in zip(self.tiers, load.reaches, strict=True):
+        for access, end in zip(self.direct, load.reaches, strict=True):
             if end == start:
                 continue
-            chunks = (end - start // self._chunk_tokens * self._chunk_tokens) // self._chunk_tokens
-            tokens = chunks * self._chunk_tokens
+            first, last = start // self._chunk_tokens, end // self._chunk_tokens
+            tokens = (last - first) * self._chunk_tokens
             delay_ps = access.latency_ps
             if access.disk is not None:
                 delay_ps = access.disk.read(tokens * self.place.stored_token_bytes, now_ps) - now_ps
-            graph = self.place.load(tokens, delay_ps=delay_ps, host=access.host)
-            parts.append(LoadPart(access, end - start, chunks, tokens * self.place.loaded_token_bytes, graph))
+            flows = self.place.load if load.arrivals is None else self.place.load_layers
+            graphs = tuple(
+                flows(chunks * self._chunk_tokens, delay_ps=delay_ps, host=host)
+                for host, chunks in self._hosts_of(access, load.request, first, last).items()
+            )
+            size_bytes = tokens * self.place.loaded_token_bytes
+            parts.append(LoadPart(access, end - start, last - first, size_bytes, graphs))
             start = end
         return parts
 
-    def prefetches(self, request: Request, keys: ChunkKeys, now_ps: int) -> list[Write]:
-        """What lower tiers have of a request that is going to queue, and CPU memory has not."""
+    def _hosts_of(self, access: TierAccess, request: Request, first: int, last: int) -> dict[RemoteHost | None, int]:
+        """How many of some chunks of a request are loaded from each host."""
+        if not isinstance(access.tier, PooledTier):
+            return {access.host: last - first}
+        keys = self._keys.of(request, last * self._chunk_tokens)[first:]
+        return {self._seen(host): chunks for host, chunks in access.tier.chunks_at(keys).items()}
+
+    def farthest_host(self, access: TierAccess) -> RemoteHost | None:
+        """From which a load takes longest, where the network is idle."""
+        if not isinstance(access.tier, PooledTier):
+            return access.host
+        others = [host for host in access.tier.spread.hosts if host.node not in self.place.hosts]
+        return others[0] if others else None
+
+    def _seen(self, host: RemoteHost) -> RemoteHost | None:
+        """``None``: it is the only one of the rank's own."""
+        return None if self.place.hosts == (host.node,) else host
+
+    def prefetches(self, request: Request, now_ps: int) -> list[Write]:
+        """What lower tiers have of a request that is going to queue behind others, and CPU memory has not."""
         if not any(access.prefetches for access in self.tiers):
             return []
-        memory, most, writes = self.tiers[0], request.context_tokens - 1, []
-        cached, of_prompt = self.rank.state.cached_tokens(request), keys.of(request, most)
-        start = memory.tier.index.reach(request, cached, most)
-        memory.tier.access(of_prompt[cached // self._chunk_tokens : start // self._chunk_tokens])  # to keep them
-        for access in self.tiers[1:]:
-            end = access.tier.index.reach(request, start, most)
-            if end > start and access.prefetches:
-                chunks = of_prompt[start // self._chunk_tokens : end // self._chunk_tokens]
-                if new := memory.tier.access(chunks, is_fetch=True):
-                    access.tier.counts.prefetched_chunks += len(new)
-                    writes.append(self._fetch(memory, access, tuple(new), now_ps))
-            start = end
+        writes = []
+        for access, _, chunks in self._behind_memory(request):
+            if access.prefetches and (new := self._memory.access(chunks, is_fetch=True)):
+                access.tier.counts.prefetched_chunks += len(new)
+                writes.append(self._fetch(access, tuple(new), now_ps))
         return writes
 
-    def _fetch(self, memory: TierAccess, access: TierAccess, new: tuple[int, ...], now_ps: int) -> Write:
+    def pieces(self, request: Request, most_chunks: int) -> list[Piece]:
+        """What a request that is going to queue gets by the `PrefetchPolicy` of lower tiers, its beginning first."""
+        if len(self.direct) == len(self.tiers):
+            return []
+        pieces = []
+        for access, tokens, chunks in self._behind_memory(request):
+            if access.prefetch is None:
+                continue
+            if tokens < access.prefetch.least_tokens:
+                break
+            new = self._memory.access(chunks, is_fetch=True)[::-1]
+            access.tier.counts.prefetched_chunks += len(new)
+            for first in range(0, len(new), most_chunks):
+                of_piece = tuple(new[first : first + most_chunks])
+                pieces.append(Piece(access, of_piece, len(of_piece) * self._chunk_tokens))
+        return pieces
+
+    def _behind_memory(self, request: Request) -> list[tuple[TierAccess, int, list[int]]]:
+        """Tokens of a request that each lower tier goes on with, and their chunks; memory keeps what it has."""
+        most, width = request.context_tokens - 1, self._chunk_tokens
+        cached, of_prompt = self.rank.state.cached_tokens(request), self._keys.of(request, most)
+        start = self._memory.index.reach(request, cached, most)
+        self._memory.access(of_prompt[cached // width : start // width])
+        found = []
+        for access in self.tiers[1:]:
+            end = access.tier.index.reach(request, start, most)
+            if end > start:
+                found.append((access, end - start, of_prompt[start // width : end // width]))
+            start = end
+        return found
+
+    def fetch(self, piece: Piece, now_ps: int) -> Write:
+        """The way of a piece to CPU memory."""
+        return self._fetch(piece.access, piece.chunks, now_ps)
+
+    def forget(self, piece: Piece) -> None:
+        """A piece is not fetched."""
+        self._memory.not_written(piece.chunks)
+
+    def _fetch(self, access: TierAccess, new: tuple[int, ...], now_ps: int) -> Write:
         """From a lower tier to CPU memory."""
+        target = Target(self.tiers[0], self._memory, None, new)
         if access.disk is not None:
-            return Write(((memory, new),), None, access.disk.read(len(new) * access.chunk_bytes, now_ps))
+            return Write((target,), None, access.disk.read(len(new) * access.chunk_bytes, now_ps))
         assert access.host is not None, "what is not behind disks is on another server"
         graph = self.place.fetch(len(new) * self._chunk_tokens, access.host, delay_ps=access.latency_ps)
-        return Write(((memory, new),), graph)
+        return Write((target,), graph)
 
-    def writes(self, keys: Sequence[int]) -> list[Write]:
-        """What a computed prompt with these chunks adds to the tiers; what goes to one host crosses once."""
-        of_hosts: dict[RemoteHost | None, list[tuple[TierAccess, tuple[int, ...]]]] = {}
-        for access in self.tiers:
-            new = access.tier.access(keys)
-            if new:
-                of_hosts.setdefault(access.host, []).append((access, tuple(new)))
+    def writes(self, request: Request, keys: Sequence[int]) -> list[Write]:
+        """What a computed prompt with these chunks adds to the tiers."""
+        if self._is_written_back:
+            contents = self.rank.state.chunk_contents(request, self._chunk_tokens, len(keys) * self._chunk_tokens)
+            self._chunk_of.update(zip(contents, keys, strict=False))
+        return self._writes([target for access in self.tiers for target in self._targets(access, keys)])
+
+    def written_back(self) -> list[Write]:
+        """What the prefix cache has evicted since the last call, where tiers lack it."""
+        if not self._is_written_back:
+            return []
+        evicted = [self._chunk_of.pop(content, None) for content in self.rank.state.take_evicted()]
+        keys = [key for key in reversed(evicted) if key is not None]
+        tiers = [access for access in self.tiers if access.tier.is_written_back]
+        lacking = [(access, [key for key in keys if not access.tier.has(key)]) for access in tiers]
+        return self._writes(
+            [target for access, keys in lacking for target in self._targets(access, keys, is_fetch=True)]
+        )
+
+    def _targets(self, access: TierAccess, keys: Sequence[int], *, is_fetch: bool = False) -> list[Target]:
+        """Chunks that have to be written, by server."""
+        if not isinstance(access.tier, PooledTier):
+            new = access.tier.access(keys, is_fetch=is_fetch)
+            return [Target(access, access.tier, access.host, tuple(new))] if new else []
+        of_hosts = access.tier.access(keys, self.place.hosts[0], is_fetch=is_fetch)
+        return [Target(access, share, self._seen(host), tuple(new)) for host, share, new in of_hosts if new]
+
+    def _writes(self, targets: Sequence[Target]) -> list[Write]:
+        """Chunks on their way to tiers; what goes to one host crosses once."""
+        of_hosts: dict[RemoteHost | None, list[Target]] = {}
+        for target in targets:
+            of_hosts.setdefault(target.host, []).append(target)
         writes = []
-        for host, targets in of_hosts.items():
-            chunks = len({key for _, new in targets for key in new})
-            writes.append(Write(tuple(targets), self.place.store(chunks * self._chunk_tokens, host=host)))
+        for host, of_host in of_hosts.items():
+            every = of_host[0].chunks if len(of_host) == 1 else {key for target in of_host for key in target.chunks}
+            chunks = len(every)
+            writes.append(Write(tuple(of_host), self.place.store(chunks * self._chunk_tokens, host=host)))
         return writes

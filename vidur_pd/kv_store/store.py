@@ -10,12 +10,19 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+import numpy as np
+from numpy.typing import NDArray
+
 from netsim import Completion, FlowGraph, GraphHandle, NetworkBackend, NoPath
-from vidur_pd._core import ChunkKeys, LoadsBegun, Loop, PromptsComputed, Request, TierLoad
+from vidur_pd._core import ChunkKeys, LayerArrivals, Loop, PromptsComputed, Request, TierLoad, TiersDue
 from vidur_pd.clock import EventQueue, Priority
 from vidur_pd.cluster.instance import Instance, Rank
 from vidur_pd.execution.network_clock import catch_up
-from vidur_pd.kv_store.rank_store import LoadPart, RankStore, TierAccess, Write
+from vidur_pd.kv_store.disk import Disk
+from vidur_pd.kv_store.prefetch import Prefetches
+from vidur_pd.kv_store.rank_store import LoadPart, RankStore, Target, Write
+from vidur_pd.kv_store.tier import Tier
+from vidur_pd.kv_store.views import TierViews
 
 RecomputePs = Callable[[Instance, int, int], int]
 """(instance, first token, token after the last): what it takes to compute these tokens of a prompt."""
@@ -30,6 +37,13 @@ class OpenLoad:
     began_ps: int
     parts: list[LoadPart]
     on_network: dict[GraphHandle, LoadPart] = field(default_factory=dict)
+    layers_ps: NDArray[np.int64] | None = None
+    """[layers] arrivals of those that came last, of parts that have come; where the request runs meanwhile."""
+
+    def note_layers(self, end_ps: NDArray[np.int64]) -> None:
+        """[legs * layers] ends of the flows of a part."""
+        part_ps = end_ps.reshape(-1, self.store.place.layers).max(axis=0)
+        self.layers_ps = part_ps if self.layers_ps is None else np.maximum(self.layers_ps, part_ps)
 
 
 class KvStore:
@@ -52,25 +66,36 @@ class KvStore:
         self._loads: dict[GraphHandle, OpenLoad] = {}
         self._writes: dict[GraphHandle, Write] = {}
         self._withdrawn: set[GraphHandle] = set()
+        self._after: dict[Write, Callable[[], None]] = {}
+        """What follows the end of a write."""
+        self._prefetches = Prefetches(queue, self._write)
 
-    def loads_begun(self, notice: LoadsBegun) -> None:
-        """Requests hold blocks for what tiers have of them."""
+    def seen_after(self, delay_ps: int) -> TierViews:
+        """The tiers as routers know them, so late."""
+        return TierViews(self.stores, self._keys, delay_ps, lambda: self._queue.now_ps)
+
+    def due(self, notice: TiersDue) -> None:
+        """Requests hold blocks for what tiers have of them, or chunks have been evicted, whose blocks are taken once
+        they have been written."""
         for store in self.stores[notice.instance.index]:
+            for write in store.written_back():
+                self._write(write, self._let_wait(store.rank.instance))
             for load in store.rank.state.take_loads():
                 self._load(store, load)
 
     def enters(self, request: Request, rank: Rank) -> None:
-        """A request is going to queue on a rank; where others wait already, what lower tiers have of it is fetched."""
+        """A request is going to queue on a rank: what lower tiers have of it is fetched, or is where others wait."""
+        store = self.stores[rank.instance.index][rank.index]
+        self._prefetches.begin(store, request)
         if rank.state.queued_requests:
-            store = self.stores[rank.instance.index][rank.index]
-            for write in store.prefetches(request, self._keys, self._queue.now_ps):
+            for write in store.prefetches(request, self._queue.now_ps):
                 self._write(write)
 
     def prompts_computed(self, notice: PromptsComputed) -> None:
         """Chunks of prompts are written where tiers lack them."""
         for rank, request in notice.prompts:
             store = self.stores[notice.instance.index][rank]
-            for write in store.writes(self._keys.of(request, request.prompt_tokens)):
+            for write in store.writes(request, self._keys.of(request, request.prompt_tokens)):
                 self._write(write)
 
     def arrived(self, completion: Completion) -> bool:
@@ -82,6 +107,8 @@ class KvStore:
             self._network.forget(handle)
             self._settle(write, is_written=not completion.is_failed)
         elif (load := self._loads.pop(handle, None)) is not None:
+            if load.load.arrivals is not None and not completion.is_failed:
+                load.note_layers(self._network.flow_times(handle).end_ps)
             self._network.forget(handle)
             del load.on_network[handle]
             if completion.is_failed:
@@ -98,17 +125,24 @@ class KvStore:
         for load in self._open():
             if load.store.rank.instance is instance:
                 self._withdraw(load)
+        self._prefetches.instance_down(instance)
         for store in self.stores[instance.index]:
             for access in store.tiers:
                 if not access.outlives_instances:
+                    assert isinstance(access.tier, Tier), "what several servers have outlives instances"
                     access.tier.clear()
 
     def end_all(self) -> bool:
-        """Nothing moves any more: what waits for a load is computed. Returns whether there was some."""
+        """Nothing moves any more: what waits for a load is computed, and nobody waits for a write. Returns whether
+        there was some."""
         waiting = self._open()
         for load in waiting:
             self._give_up(load)
-        return bool(waiting)
+        has_held = self._prefetches.end_all()
+        followed = list(self._after)
+        for write in followed:
+            self._after.pop(write)()
+        return bool(waiting) or has_held or bool(followed)
 
     def _open(self) -> list[OpenLoad]:
         return list(dict.fromkeys(self._loads.values()))
@@ -117,12 +151,13 @@ class KvStore:
         now_ps = self._queue.now_ps
         opened = OpenLoad(store, load, now_ps, store.parts(load, now_ps))
         for part in opened.parts:
-            handle = self._submit(part.graph)
-            if handle is None:
-                self._give_up(opened)
-                return
-            opened.on_network[handle] = part
-            self._loads[handle] = opened
+            for graph in part.graphs:
+                handle = self._submit(graph)
+                if handle is None:
+                    self._give_up(opened)
+                    return
+                opened.on_network[handle] = part
+                self._loads[handle] = opened
 
     def _loaded(self, opened: OpenLoad) -> None:
         request, now_ps, rank = opened.load.request, self._queue.now_ps, opened.store.rank
@@ -136,6 +171,10 @@ class KvStore:
             counts.load_ps += now_ps - opened.began_ps
             counts.recompute_ps += self._recompute_ps(rank.instance, start, start + part.tokens)
             start += part.tokens
+        if opened.load.arrivals is not None:
+            assert opened.layers_ps is not None, "a load has a part"
+            self._loop.set_arrivals(rank.instance, opened.load.arrivals, opened.layers_ps)
+            return
         request.tier_tokens = (request.tier_tokens or 0) + opened.load.end - opened.load.cached
         request.tier_wait_ps = (request.tier_wait_ps or 0) + now_ps - opened.began_ps
         rank.state.loaded(request, opened.load.end)
@@ -146,9 +185,20 @@ class KvStore:
         self._withdraw(opened)
         for part in opened.parts:
             part.access.tier.counts.failed_loads += 1
+        if opened.load.arrivals is not None:
+            self._compute_instead(opened, opened.load.arrivals)
+            return
         opened.store.rank.state.abandon_load(opened.load.request)
         opened.store.rank.instance.note_kv_use()
         opened.store.rank.instance.wake()
+
+    def _compute_instead(self, opened: OpenLoad, arrivals: LayerArrivals) -> None:
+        """The iteration under way, or the next one, computes what its request would have loaded besides its own."""
+        load, instance = opened.load, opened.store.rank.instance
+        if not load.request.preemptions:
+            load.request.cached_tokens -= load.end - load.cached
+        now_ps = np.full(opened.store.place.layers, self._queue.now_ps)
+        self._loop.set_arrivals(instance, arrivals, now_ps, self._recompute_ps(instance, load.cached, load.end))
 
     def _withdraw(self, opened: OpenLoad) -> None:
         catch_up(self._network, self._queue.now_ps)
@@ -160,9 +210,19 @@ class KvStore:
         opened.on_network.clear()
         self._loop.traffic_changes(self._queue.now_ps)
 
-    def _write(self, write: Write) -> None:
-        for access, new in write.targets:
-            access.tier.counts.stored_bytes += len(new) * access.chunk_bytes
+    def _let_wait(self, instance: Instance) -> Callable[[], None] | None:
+        """Lets the batch that takes the blocks of evicted chunks wait until these have been copied, as HiCache does."""
+        arrivals = self._loop.await_write(instance)
+        if arrivals is None:
+            return None
+        return lambda: self._loop.set_arrivals(instance, arrivals, np.array([self._queue.now_ps]))
+
+    def _write(self, write: Write, after: Callable[[], None] | None = None) -> None:
+        """``after``: what follows its end at its host."""
+        if after is not None:
+            self._after[write] = after
+        for target in write.targets:
+            target.tier.counts.stored_bytes += len(target.chunks) * target.access.chunk_bytes
         if write.graph is None:
             self._queue.schedule(write.read_ps, Priority.COMPLETION, lambda: self._settle(write, is_written=True))
             return
@@ -174,18 +234,19 @@ class KvStore:
 
     def _settle(self, write: Write, *, is_written: bool) -> None:
         """What was written is at its host, or nowhere."""
-        for access, new in write.targets:
+        for target in write.targets:
             if not is_written:
-                access.tier.not_written(new)
-            elif access.disk is None:
-                access.tier.written(new)
+                target.tier.not_written(target.chunks)
+            elif target.access.disk is None:
+                target.tier.written(target.chunks)
             else:
-                self._write_to_disk(access, new)
+                self._write_to_disk(target, target.access.disk)
+        if (after := self._after.pop(write, None)) is not None:
+            after()
 
-    def _write_to_disk(self, access: TierAccess, new: tuple[int, ...]) -> None:
-        assert access.disk is not None
-        at_ps = access.disk.write(len(new) * access.chunk_bytes, self._queue.now_ps)
-        self._queue.schedule(at_ps, Priority.COMPLETION, lambda: access.tier.written(new))
+    def _write_to_disk(self, target: Target, disk: Disk) -> None:
+        at_ps = disk.write(len(target.chunks) * target.access.chunk_bytes, self._queue.now_ps)
+        self._queue.schedule(at_ps, Priority.COMPLETION, lambda: target.tier.written(target.chunks))
 
     def _submit(self, graph: FlowGraph) -> GraphHandle | None:
         """``None``: links that are down leave no path."""

@@ -24,14 +24,14 @@ MEANINGS: Final = {
     "lost": "attempts that a fault has ended",
     "queue": "arrival at the engines to the begin of its first iteration",
     "prefill_compute": "compute of the iterations of its prompt, exposed host time included",
-    "prefill_communication": "their collectives, as far as compute does not hide them",
+    "prefill_communication": "their collectives, as far as compute does not hide them, and waits for layers from tiers",
     "kv_room": "end of its prompt to the reservation of KV blocks on the decode instance, which looks between two "
     "steps",
     "kv_setup": "from there to the first KV byte: handshake, descriptors, set-up, and what a mode waits for",
     "kv_transfer": "KV on its way after the end of its prompt: what prefill did not hide",
     "decode_queue": "arrival of its KV to its first decode iteration: notice of it, the step in progress, a place",
     "decode_compute": "compute of its decode iterations, exposed host time included",
-    "decode_communication": "their collectives, as far as compute does not hide them",
+    "decode_communication": "their collectives, as far as compute does not hide them, and waits for layers of others",
     "preempted": "without KV blocks, after others had taken them",
     "stall": "the rest: tokens that the host hands out late, pipeline bubbles, iterations that it was not in",
 }

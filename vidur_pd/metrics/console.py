@@ -69,7 +69,7 @@ def _headline(summary: Summary) -> Iterator[str]:
         yield _planned(summary.planner)
     for tier in summary.tiers or ():
         yield (
-            f"tier {tier.kind}: {tier.loaded_tokens} tokens loaded in {tier.load_s:.3g} s of waiting, which take "
+            f"tier {tier.kind}: {tier.loaded_tokens} tokens loaded in {tier.load_s:.3g} s of loads, which take "
             f"{tier.recompute_s:.3g} s to compute; {tier.loaded_bytes / 1e9:.3g} GB loaded, "
             f"{tier.stored_bytes / 1e9:.3g} GB stored, {tier.held_bytes / 1e9:.3g} GB held"
         )

@@ -109,7 +109,7 @@ ITERATION_COLUMNS: Final[tuple[Column[IterationRows], ...]] = (
     _time(
         "idle_communication_s",
         lambda rows: rows.spread("idle_communication_ps"),
-        "communication on an idle fabric",
+        "communication on an idle fabric, and waits for layers from tiers",
         in_report=False,
     ),
     _time("host_s", lambda rows: rows.spread("host_ps"), "exposed host time"),

@@ -459,7 +459,7 @@ class TierSummary:
     failed_loads: int = 0
     """Loads that the network did not deliver."""
     prefetched_chunks: int = 0
-    """Chunks that went from it to CPU memory while requests queued."""
+    """Chunks that were asked for to CPU memory while requests queued."""
     loaded_tokens: int = 0
     """Tokens of prompts that came from it; the prefix cache did not have them."""
     loaded_chunks: int = 0
@@ -472,7 +472,8 @@ class TierSummary:
     held_bytes: int = 0
     """What is in it at the end."""
     load_s: float = 0.0
-    """Time for which requests have waited for their loads, summed over requests."""
+    """From the begin of each load to its last byte, summed over requests: these wait for it, or run meanwhile where it
+    is layer-wise."""
     recompute_s: float = 0.0
     """What computing the loaded tokens would have taken, each request alone, by the prices of its instance."""
 

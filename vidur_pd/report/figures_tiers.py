@@ -12,8 +12,8 @@ from vidur_pd.report.text import digits, duration, meaning_html, table_html
 GB = 1e9
 MEANING = (
     "Tokens that the prefix caches did not have, and a tier did. Requests have waited for their loads while others "
-    "ran; computing is what these tokens would have taken, each request alone. Loads of several tiers count in "
-    "each."
+    "ran, or run meanwhile where these are layer-wise; computing is what these tokens would have taken, each request "
+    "alone. Loads of several tiers count in each."
 )
 
 

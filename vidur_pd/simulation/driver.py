@@ -16,7 +16,6 @@ from vidur_pd._core import (
     InstanceRests,
     IterationLaunched,
     LaunchIteration,
-    LoadsBegun,
     Loop,
     PriceCollectives,
     PriceIteration,
@@ -24,6 +23,7 @@ from vidur_pd._core import (
     PromptPrefilled,
     PromptsComputed,
     RequestsCompleted,
+    TiersDue,
 )
 from vidur_pd.clock import EventQueue
 from vidur_pd.cluster.instance import Instance
@@ -119,7 +119,7 @@ class Driver:
 
     def _handlers_of_tiers(self) -> dict[type, Callable[[Any], None]]:
         store = self._lifecycle.kv_store
-        return {} if store is None else {LoadsBegun: store.loads_begun, PromptsComputed: store.prompts_computed}
+        return {} if store is None else {TiersDue: store.due, PromptsComputed: store.prompts_computed}
 
     def _decide(self, notice: DecideIteration) -> None:
         instance = notice.instance

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Protocol
 
 import numpy as np
 
 from boundary.errors import InputError
+from netsim.units import PS_PER_S
 from vidur_pd._core import Loop, RunningIteration
 from vidur_pd.clock import EventQueue, Priority
 from vidur_pd.cluster.instance import Instance, Rank
@@ -162,8 +163,15 @@ class RequestLifecycle:
             hash_block_tokens=self._hash_block_tokens,
             session_of=self._session_of,
             transfer_s=self._transfer_s,
+            tier_tokens=self._tier_tokens(config),
         )
         return SeparateRoutes(self._instances, config.routing, knowledge, must_travel)
+
+    def _tier_tokens(self, config: SimulationConfig) -> Callable[[Rank, Request, int], Mapping[str, int]] | None:
+        """What routers know of tiers."""
+        if self.kv_store is None:
+            return None
+        return self.kv_store.seen_after(round(config.routing.index_delay_s * PS_PER_S)).tokens
 
     def _session_of(self, request: RequestView) -> int:
         """Number of the conversation; a request of a workload without any is one of its own."""

@@ -15,6 +15,7 @@ from vidur_pd.execution.communication.idle_fabric import IdleFabric
 from vidur_pd.execution.iteration.prompts import PromptTimes
 from vidur_pd.kv_store.build import TierBuilder
 from vidur_pd.kv_store.places import Places
+from vidur_pd.kv_store.pooled import PooledTier
 from vidur_pd.kv_store.rank_store import RankStore
 from vidur_pd.kv_store.store import KvStore
 from vidur_pd.kv_store.tier import Tier, TierCounts
@@ -49,8 +50,9 @@ def kv_store_of(state: SimulationState, loop: Loop, queue: EventQueue) -> KvStor
         draft_layers = int(pool.drafting is not None and pool.drafting.is_by_layer)
         for rank in instance.ranks if plan.role_of(instance.placement) != "decode" else ():
             store = builder.of(rank, places.of(instance.placement, rank.index, pool.precision, draft_layers))
-            indices = [access.tier.index for access in store.tiers]
-            rank.state.load_from(indices, _least_tokens(plan, config, store, times[instance.index]))
+            indices = [access.tier.index for access in store.direct]
+            least_tokens = _least_tokens(plan, config, store, times[instance.index])
+            rank.state.load_from(indices, least_tokens, is_layerwise=config.layerwise)
             of_ranks.append(store)
         stores.append(of_ranks)
 
@@ -81,8 +83,13 @@ def _check(plan: SimulationPlan, config: KvCacheConfig) -> None:
 
 def _check_pool(plan: SimulationPlan, config: KvCacheConfig, pool: PoolModel) -> None:
     name, engine, chunk = pool.pool.name, pool.engine, config.chunk_tokens
-    if engine.policy != CORE_POLICY:
-        raise InputError(f"kv_cache.tiers: found with policy {engine.policy} of pool {name}, expected {CORE_POLICY}")
+    if config.layerwise:
+        if pool.pool.pp > 1:
+            raise InputError(f"kv_cache.layerwise: found with pp {pool.pool.pp} of pool {name}, expected pp 1")
+    elif engine.policy != CORE_POLICY:
+        raise InputError(
+            f"kv_cache.tiers: found with policy {engine.policy} of pool {name}, expected {CORE_POLICY}, or layerwise"
+        )
     if not engine.prefix_caching:
         raise InputError(f"kv_cache.tiers: found with pool {name} without prefix caching, expected it on")
     if chunk % engine.block_tokens:
@@ -97,22 +104,26 @@ def _check_pool(plan: SimulationPlan, config: KvCacheConfig, pool: PoolModel) ->
 def _least_tokens(plan: SimulationPlan, config: KvCacheConfig, store: RankStore, times: PromptTimes) -> list[int]:
     """[tiers] fewest tokens that are loaded from each."""
     if config.load == "always":
-        return [config.load_tokens_min] * len(store.tiers)
+        return [config.load_tokens_min] * len(store.direct)
     idle = IdleFabric(plan.topology, "fluid", None)
     most = plan.pools[store.rank.instance.placement.pool].max_model_len
     return [max(config.load_tokens_min, least) for least in _worth(store, idle, times, config.chunk_tokens, most)]
 
 
 def _worth(store: RankStore, idle: IdleFabric, times: PromptTimes, chunk: int, most: int) -> Iterator[int]:
-    """[tiers] fewest tokens that take no longer to load on an idle network than to compute: powers of two chunks."""
-    for access in store.tiers:
+    """[tiers] fewest tokens that a request has sooner by a load on an idle network: powers of two chunks.
+
+    Whole chunks are loaded, of which the prefix cache may have all but a block. What is saved is least where a single
+    token is left to compute, as that takes an iteration all the same.
+    """
+    for access in store.direct:
         tokens = chunk
         while tokens <= most:
-            run = idle.run(store.place.load(tokens, host=access.host))
+            crossing = tokens + chunk
+            run = idle.run(store.place.load(crossing, host=store.farthest_host(access)))
             assert run is not None, "an idle fabric is whole"
-            size_bytes = tokens * store.place.stored_token_bytes
-            read_ps = 0 if access.disk is None else access.disk.alone_ps(size_bytes)
-            if run.duration_ps + access.latency_ps + read_ps <= times.between_ps(0, tokens):
+            read_ps = 0 if access.disk is None else access.disk.alone_ps(crossing * store.place.stored_token_bytes)
+            if run.duration_ps + access.latency_ps + read_ps <= times.saved_ps(tokens):
                 break
             tokens *= 2
         yield tokens if tokens <= most else NEVER_TOKENS
@@ -121,15 +132,16 @@ def _worth(store: RankStore, idle: IdleFabric, times: PromptTimes, chunk: int, m
 def tier_summaries(store: KvStore) -> tuple[TierSummary, ...]:
     """One for each tier of the configuration, over all ranks."""
     kinds: dict[str, tuple[TierCounts, int, int]] = {}
-    seen: set[Tier] = set()
+    seen: set[Tier | PooledTier] = set()
     for rank_store in (each for of_instance in store.stores for each in of_instance):
         for access in rank_store.tiers:
-            counts, ranks, held = kinds.setdefault(access.kind, (TierCounts(), 0, 0))
+            counts, caches, held = kinds.setdefault(access.kind, (TierCounts(), 0, 0))
             if access.tier in seen:
                 continue
             seen.add(access.tier)
-            counts.add(access.tier.counts)
-            kinds[access.kind] = counts, ranks + 1, held + len(access.tier.index) * access.chunk_bytes
+            counts.add(access.tier.all_counts() if isinstance(access.tier, PooledTier) else access.tier.counts)
+            caches += access.tier.caches if isinstance(access.tier, PooledTier) else 1
+            kinds[access.kind] = counts, caches, held + len(access.tier.index) * access.chunk_bytes
     return tuple(_summary(kind, *found) for kind, found in kinds.items())
 
 

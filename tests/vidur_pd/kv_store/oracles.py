@@ -1,8 +1,12 @@
-"""Eviction policies as their papers state them, in lists, to compare with: slow, and written apart from the package."""
+"""Caches to compare with: eviction policies as their papers state them, and a prefix cache.
+
+Slow, and written apart from the package.
+"""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from typing import Any
 
 
 class Oracle(ABC):
@@ -147,3 +151,36 @@ class ArcOracle(Oracle):
 
 
 ORACLES: dict[str, type[Oracle]] = {"lru": LruOracle, "lfu": LfuOracle, "s3_fifo": S3FifoOracle, "arc": ArcOracle}
+
+
+def is_in(oracle: Any, key: int) -> bool:
+    """Whether an oracle has a key, by what it keeps."""
+    kept = [getattr(oracle, name) for name in ("stack", "entries", "s", "m", "t1", "t2") if hasattr(oracle, name)]
+    return any(key in each for each in kept)
+
+
+class BlockPool:
+    """The prefix cache of one request at a time, by vLLM's rules: a list of free blocks, first to be taken first."""
+
+    def __init__(self, blocks: int) -> None:
+        self.free: list[Any] = [None] * blocks
+
+    def serve(self, prompt: list[Any], total: int) -> int:
+        """Blocks of the prompt found; the request then holds ``total``, and gives them back tail first."""
+        hits = 0
+        for key in prompt:
+            if key not in self.free:
+                break
+            hits += 1
+        return hits
+
+    def hold_and_release(self, prompt: list[Any], hits: int, total: int) -> list[Any]:
+        """Returns what is cached no more, in the order in which its blocks were taken."""
+        for key in prompt[:hits]:
+            self.free.remove(key)
+        taken = self.free[: total - hits]
+        del self.free[: total - hits]
+        gone = [key for key in taken if key is not None and key not in self.free and key not in prompt[:hits]]
+        blank = total - len(prompt)
+        self.free = [None] * blank + self.free + list(reversed(prompt))
+        return gone

@@ -14,7 +14,7 @@ from pydantic import ValidationError
 from boundary.errors import InputError
 from netsim import LinkKind
 from tests.integration.small_runs import pool
-from tests.vidur_pd.kv_store.oracles import ORACLES
+from tests.vidur_pd.kv_store.oracles import ORACLES, BlockPool, is_in
 from tests.vidur_pd.kv_store.tiered_runs import CPU, ID_TOKENS, PCIE_BPS, SINGLE, TOKEN_BYTES, prompts, run
 from vidur_pd.execution.coupling.plan import KV
 from vidur_pd.metrics.result import Result
@@ -115,6 +115,53 @@ def test_selective_writes_keep_what_comes_twice(write: str, stored: int) -> None
     assert tier(result).stored_chunks == stored
 
 
+def test_chunks_are_written_back_when_they_leave_the_prefix_cache() -> None:
+    """By hand, as above: with the second prompt 240 blocks of the first go, in which its last 15 chunks end, and one
+    more with its answer. Its batch waits until 15 have been copied. The third prompt finds 15 of them, all but the
+    last, and drives the second out."""
+    rows = [(0, 5_120, A), (10, 5_120, B), (20, 5_120, A)]
+    first, second, third = run(prompts(rows), [CPU | {"write": "back"}]).requests
+    copy_ps = 15 * 256 * TOKEN_BYTES * 8 * 10**12 // PCIE_BPS
+    waited_ps = (second.first_token_ps or 0) - second.arrived_ps - (first.first_token_ps or 0)
+    assert copy_ps <= waited_ps <= copy_ps + 5 * 10**6
+    assert (third.cached_tokens, third.tier_tokens) == (4_864, 3_600)
+    result = run(prompts(rows[:2]), [CPU | {"write": "back"}])
+    assert (tier(result).stored_chunks, tier(result).stored_bytes) == (16, 16 * 256 * TOKEN_BYTES)
+    assert pcie_bytes(result)["stored"] == pytest.approx(16 * 256 * TOKEN_BYTES)
+
+
+@pytest.mark.parametrize("framework", ["vllm", "sglang"])
+@pytest.mark.parametrize("page", [16, 64])
+def test_a_tier_without_limits_has_the_same_whenever_it_is_written(framework: str, page: int) -> None:
+    """What a prefix cache of 6,400 tokens has forgotten is in the tier, written at once or when it was forgotten.
+
+    Hits are the longest prefix that any earlier prompt has, here whole chunks, whatever either engine keeps on the GPU.
+    """
+    generator = np.random.default_rng(7)
+    rows, expected, longest = [], list[int](), dict[int, int]()
+    for turn in range(25):
+        family, shared, own = (int(generator.integers(*bounds)) for bounds in ((0, 3), (0, 10), (1, 3)))
+        ids = [*range(100 * family, 100 * family + shared), *range(1000 * turn + 1000, 1000 * turn + 1000 + own)]
+        rows.append((20.0 * turn, 512 * len(ids) - int(generator.integers(0, 300)), ids))
+        expected.append(512 * min(shared, longest.get(family, 0)))
+        longest[family] = max(longest.get(family, 0), shared)
+    engine = {
+        "framework": framework,
+        "policy": {"vllm": "vllm_v1", "sglang": "sglang"}[framework],
+        "block_tokens": page,
+    }
+    found = {}
+    for write in ("through", "back"):
+        cache = {"layerwise": framework == "sglang", "chunk_tokens": 64}
+        tiers = [CPU | {"capacity": "1TB", "write": write}]
+        result = run(prompts(rows), tiers, blocks=6_400 // page, cache=cache, engine=engine)
+        assert all(request.status.value == "completed" for request in result.requests)
+        found[write] = [(request.cached_tokens, request.tier_tokens) for request in result.requests]
+    assert found["through"] == found["back"]
+    assert [cached for cached, _ in found["back"]] == expected
+    assert sum(loaded or 0 for _, loaded in found["back"]) > 10_000
+
+
 def test_loads_that_are_slower_than_computing_are_left_out_where_that_is_asked_for() -> None:
     """At 1 Gbit/s a token takes 1.2 ms to load; computing one takes some 50 µs. Nobody waits for the tier."""
     rows = [(0, 5_120, A), (100, 5_120, B), (200, 5_120, A)]
@@ -141,34 +188,11 @@ def test_a_tier_too_small_for_anything_costs_nothing() -> None:
     assert (ends[0] <= ends[1]).all()
 
 
-class BlockPool:
-    """The prefix cache of one request at a time, by vLLM's rules: a list of free blocks, first to be taken first."""
-
-    def __init__(self, blocks: int) -> None:
-        self.free: list[Any] = [None] * blocks
-
-    def serve(self, prompt: list[Any], total: int) -> int:
-        """Blocks of the prompt found; the request then holds ``total``, and gives them back tail first."""
-        hits = 0
-        for key in prompt:
-            if key not in self.free:
-                break
-            hits += 1
-        return hits
-
-    def hold_and_release(self, prompt: list[Any], hits: int, total: int) -> None:
-        for key in prompt[:hits]:
-            self.free.remove(key)
-        taken = total - hits
-        del self.free[:taken]
-        blank = total - len(prompt)
-        self.free = [None] * blank + self.free + list(reversed(prompt))
-
-
 @pytest.mark.parametrize("eviction", ORACLES)
-def test_hits_on_a_mooncake_trace_are_those_of_an_oracle(eviction: str) -> None:
+@pytest.mark.parametrize("write", ["through", "back"])
+def test_hits_on_a_mooncake_trace_are_those_of_an_oracle(eviction: str, write: str) -> None:
     """70 prompts of the synthetic trace (up to 20,000 tokens) one at a time; the prefix cache has 24,576 tokens, the
-    tier 400 chunks."""
+    tier 400 chunks, which come with prompts, or when the prefix cache evicts their last block."""
     path = TRACES / "mooncake_synthetic_trace.jsonl.gz"
     if not path.exists():
         pytest.skip(f"{path.name} is not beside this checkout")
@@ -176,10 +200,10 @@ def test_hits_on_a_mooncake_trace_are_those_of_an_oracle(eviction: str) -> None:
         rows = [json.loads(line) for line, _ in zip(lines, range(200), strict=False)]
     rows = [row for row in rows if 512 < row["input_length"] <= 20_000][:70]
     workload = prompts([(10.0 * turn, row["input_length"], row["hash_ids"]) for turn, row in enumerate(rows)])
-    small = [CPU | {"capacity": f"{400 * 256 * TOKEN_BYTES}B", "eviction": eviction}]
+    small = [CPU | {"capacity": f"{400 * 256 * TOKEN_BYTES}B", "eviction": eviction, "write": write}]
     result = run(workload, small, blocks=1_536)
     blocks, chunks, held = BlockPool(1_536), ORACLES[eviction](400), set[Any]()
-    expected = []
+    expected, of_block, stored = [], dict[Any, int](), 0
     for row in rows:
         length, ids = row["input_length"], row["hash_ids"]
 
@@ -195,19 +219,24 @@ def test_hits_on_a_mooncake_trace_are_those_of_an_oracle(eviction: str) -> None:
             reach += 1
         loaded = max(0, reach * 256 - on_gpu * 16)
         expected.append((on_gpu * 16 + loaded, loaded))
-        blocks.hold_and_release(prompt, on_gpu, (length + 3 - 1) // 16 + 1)
+        gone = blocks.hold_and_release(prompt, on_gpu, (length + 3 - 1) // 16 + 1)
+        back = [of_block[key] for key in gone if key in of_block] if write == "back" else []
+        for key in back:
+            if not is_in(chunks, key):
+                stored += 1
+                chunks.access(key)
+                held.add(key)
+        held = {each for each in held if is_in(chunks, each)}
         for key in map(hash, reversed(of_prompt)):
-            chunks.access(key)
-            held.add(key)
+            if write == "through" or is_in(chunks, key):
+                stored += not is_in(chunks, key)
+                chunks.access(key)
+                held.add(key)
+        of_block.update(zip(prompt[15::16], map(hash, of_prompt), strict=False))
         held = {each for each in held if is_in(chunks, each)}
     assert [(request.cached_tokens, request.tier_tokens) for request in result.requests] == expected
     assert sum(loaded for _, loaded in expected) > 5_000
-
-
-def is_in(oracle: Any, key: int) -> bool:
-    """Whether an oracle has a key, by what it keeps."""
-    kept = [getattr(oracle, name) for name in ("stack", "entries", "s", "m", "t1", "t2") if hasattr(oracle, name)]
-    return any(key in each for each in kept)
+    assert tier(result).stored_chunks == stored
 
 
 def test_parts_of_tiers_follow_each_other() -> None:
@@ -251,6 +280,66 @@ def test_chunks_come_to_memory_while_their_request_queues(is_prefetched: bool) -
     else:
         assert last.tier_wait_ps > read_ps
     assert tier(result, "nvme").loads == (not is_prefetched)
+
+
+@pytest.mark.parametrize(
+    ("prefetch", "timeout", "chunk_tokens", "fetched_tokens", "held_ms"),
+    [
+        ("wait_complete", {}, 256, 4_864, None),
+        ("timeout", {"base": "1s"}, 256, 4_864, None),
+        ("timeout", {"base": "20ms", "per_1024_tokens": "10ms"}, 256, 0, 20 + 47.5),
+        ("timeout", {"base": "80ms", "per_1024_tokens": "0s"}, 16, 2_048, 80),
+        ("best_effort", {}, 256, 0, 0),
+    ],
+)
+def test_a_request_waits_for_its_prefetch_as_its_policy_says(
+    prefetch: str, timeout: dict[str, str], chunk_tokens: int, fetched_tokens: int, held_ms: float | None
+) -> None:
+    """The fourth prompt is that of the first, of which only the disk has anything left. By hand: 4,864 tokens take
+    119.5 ms at 48 Gbit/s, and then 11.4 ms over PCIe. Chunks of 16 tokens come 128 at a time, in 50.3 ms each: one such
+    piece in 80 ms. What has not come in time is computed. One that comes behind overtakes it meanwhile."""
+    fresh, rate_bps = [*range(200, 210)], 48_000_000_000
+    disk = {"kind": "nvme", "capacity": "1TB", "read": f"{rate_bps}bps", "written": "48Gbps", "latency": "100us"}
+    memory = CPU | {"capacity": f"{40 * 256 * TOKEN_BYTES}B"}
+    rows = [(0.0, 5_120, A), (10, 5_120, B), (20, 5_120, fresh), (30, 5_120, A), (30.001, 512, [7_777])]
+    tiers = [memory, disk | {"prefetch": prefetch, "prefetch_timeout": timeout}]
+    result = run(prompts(rows), tiers, cache={"chunk_tokens": chunk_tokens})
+    *_, fourth, behind = result.requests
+    assert fourth.scheduled_ps is not None
+    assert behind.scheduled_ps is not None
+    assert (fourth.cached_tokens, fourth.tier_tokens) == (fetched_tokens, fetched_tokens)
+    assert tier(result, "nvme").prefetched_chunks == (5_119 // chunk_tokens)
+    assert tier(result, "nvme").loads == 0, "nothing is loaded from there directly"
+    read_ps = fetched_tokens * TOKEN_BYTES * 8 * 10**12 // rate_bps + 100 * 10**6
+    held_ps = read_ps if held_ms is None else round(held_ms * 1e9)
+    pcie_ps = fetched_tokens * TOKEN_BYTES * 8 * 10**12 // PCIE_BPS
+    waited_ps = fourth.scheduled_ps - fourth.arrived_ps
+    assert held_ps + pcie_ps <= waited_ps <= held_ps + pcie_ps + 5 * 10**6
+    assert (behind.scheduled_ps == behind.arrived_ps) is (prefetch != "best_effort")
+
+
+def test_little_is_not_prefetched() -> None:
+    """HiCache's threshold is 256 tokens, one chunk here, of which the disk has 19."""
+    disk = {"kind": "nvme", "capacity": "1TB", "read": "48Gbps", "written": "48Gbps", "latency": "100us"}
+    disk |= {"prefetch": "wait_complete", "prefetch_tokens_min": 4_865}
+    memory = CPU | {"capacity": f"{40 * 256 * TOKEN_BYTES}B"}
+    rows = [(0.0, 5_120, A), (10, 5_120, B), (20, 5_120, [*range(200, 210)]), (30, 5_120, A)]
+    last = run(prompts(rows), [memory, disk]).requests[-1]
+    assert (last.tier_tokens, last.scheduled_ps) == (0, last.arrived_ps)
+
+
+def test_requests_that_are_held_back_go_on_when_nothing_moves_any_more() -> None:
+    """A prefetch over a link that fails on its way: the prompt is computed."""
+    topology = {"kind": "rail_optimized", "gpus_per_node": 1, "nodes": 2, "nic": "1Gbps", "pcie": {"rate": "504Gbps"}}
+    store = {"kind": "remote", "capacity": "1TB", "server": 1, "prefetch": "wait_complete"}
+    memory = CPU | {"capacity": f"{40 * 256 * TOKEN_BYTES}B"}
+    rows = [(0.0, 5_120, A), (20, 5_120, B), (40, 5_120, [*range(200, 210)]), (60, 5_120, A)]
+    faults = [{"kind": "link", "at_s": 61, "between": ["gpu1", "leaf0.0"]}]
+    result = run(
+        prompts(rows), [memory, store], topology=topology, faults=faults, pools=[pool("server", "mixed", instances=1)]
+    )
+    last = result.requests[-1]
+    assert (last.status.value, last.tier_tokens) == ("completed", 0)
 
 
 def test_chunks_come_from_another_server_to_memory_while_their_request_queues() -> None:

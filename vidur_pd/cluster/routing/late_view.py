@@ -14,6 +14,7 @@ from typing import NamedTuple
 from vidur_pd.cluster.routing.policy import Candidate
 from vidur_pd.cluster.routing.prefix_index import PrefixIndex, prompt_blocks
 from vidur_pd.scheduling import RequestView
+from vidur_pd.workload.request import Request
 
 
 class Loads(NamedTuple):
@@ -34,6 +35,7 @@ class LateCandidate(Candidate):
     def __init__(self, live: Candidate, view: LateView, index: PrefixIndex) -> None:
         super().__init__(live.name, live.place, live.ranks, role=live.role, block_tokens=live.block_tokens)
         self._transfer_s = live.transfer_s
+        self._tiers = live.tiers_of_ranks
         self._view = view
         self._index = index
         self._loads = Loads()
@@ -65,6 +67,10 @@ class LateCandidate(Candidate):
     @property
     def used_blocks(self) -> int:
         return self._loads.used_blocks
+
+    def _cached_of_ranks(self, request: Request) -> list[int]:
+        """What is known of the instance counts for each of its ranks."""
+        return [self.cached_tokens(request)] * len(self.ranks)
 
     def cached_tokens(self, request: RequestView) -> int:
         return self._view.cached_tokens(self._index, request)

@@ -11,7 +11,7 @@ object of it, made without arguments, so it may remember things::
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -25,12 +25,14 @@ from vidur_pd.scheduling import RequestView
 from vidur_pd.workload.request import Request
 
 HOOKS: Final = ("choose",)
+TierTokens = Callable[[Request, int], Mapping[str, int]]
+"""(request, token): by kind of tier, how much of the request it goes on with from there."""
 
 
 class Candidate:
     """An instance, or one data-parallel rank of it, as it is at this instant."""
 
-    __slots__ = ("_only", "_transfer_s", "block_tokens", "name", "place", "ranks", "role")
+    __slots__ = ("_only", "_tiers", "_transfer_s", "block_tokens", "name", "place", "ranks", "role")
 
     def __init__(
         self,
@@ -41,17 +43,25 @@ class Candidate:
         role: Role = "mixed",
         block_tokens: int = 1,
         transfer_s: Callable[[RequestView], float] | None = None,
+        tiers: Sequence[TierTokens] = (),
     ) -> None:
-        """``transfer_s``: of decode instances, how long the KV of a request would travel there."""
+        """``transfer_s``: of decode instances, how long the KV of a request would travel there; ``tiers``: [ranks],
+        none without tiers."""
         self.name = name
         self.role = role
         self.block_tokens = block_tokens
         """Tokens of a KV block."""
         self._transfer_s = transfer_s
+        self._tiers = tiers
         self.place = place
         """Index among all candidates of the router, out of service or not."""
         self.ranks = ranks
         self._only = ranks[0] if len(ranks) == 1 else None
+
+    @property
+    def tiers_of_ranks(self) -> Sequence[TierTokens]:
+        """[ranks] what tiers have of a request."""
+        return self._tiers
 
     @property
     def waiting_requests(self) -> int:
@@ -99,6 +109,20 @@ class Candidate:
         if self._only:
             return self._only.cached_tokens(request)
         return max(rank.cached_tokens(request) for rank in self.ranks)
+
+    def tier_tokens(self, request: RequestView) -> Mapping[str, int]:
+        """Tokens behind the cached ones that tiers have, by kind; of the rank that has most cached."""
+        assert isinstance(request, Request)
+        ranks = [
+            (cached, of(request, cached))
+            for of, cached in zip(self._tiers, self._cached_of_ranks(request), strict=False)
+        ]
+        _, found = max(ranks, key=lambda rank: (rank[0], sum(rank[1].values())), default=(0, {}))
+        return found
+
+    def _cached_of_ranks(self, request: Request) -> list[int]:
+        """[ranks]"""
+        return [rank.cached_tokens(request) for rank in self.ranks]
 
     def transfer_s(self, request: RequestView) -> float:
         """Expected duration of the transfer of the request's KV to this decode instance, with links as they are loaded

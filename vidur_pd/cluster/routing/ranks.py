@@ -60,6 +60,8 @@ class RoutingKnowledge:
     session_of: Callable[[RequestView], int]
     transfer_s: Callable[[Rank, RequestView], float]
     """Expected time of a request's KV transfer to a rank."""
+    tier_tokens: Callable[[Rank, Request, int], Mapping[str, int]] | None = None
+    """By kind of tier, how much of a request a rank's tiers go on with from a token on."""
 
 
 class RankRouter:
@@ -99,6 +101,7 @@ class RankRouter:
             role=instance.placement.role,
             block_tokens=first.state.block_tokens,
             transfer_s=transfer_s,
+            tiers=[partial(knowledge.tier_tokens, rank) for rank in instance.ranks] if knowledge.tier_tokens else (),
         )
 
     def set_open(self, instance: Instance, is_open: bool) -> None:

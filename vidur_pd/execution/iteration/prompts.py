@@ -33,6 +33,10 @@ class PromptTimes:
         start_ps, end_ps = np.interp([start, end], self._grid, self._times_ps)
         return round(end_ps - start_ps)
 
+    def saved_ps(self, tokens: int) -> int:
+        """What so many tokens add to an iteration of one."""
+        return self.between_ps(0, tokens) - self._price_ps(Batch.prefill([1], [0]))
+
     def _extend(self, end: int) -> None:
         while self._grid[-1] < end:
             last = int(self._grid[-1])

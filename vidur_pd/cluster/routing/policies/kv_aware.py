@@ -2,12 +2,13 @@
 
 Source: ai-dynamo/dynamo, ``lib/kv-router/src/scheduling`` (1.6.1). Of an instance, in KV blocks:
 
-    cost = prefill_weight · max(0, (tokens to compute there + prompt) / block − overlap_weight · overlap)
+    cost = prefill_weight · max(0, (tokens to compute there + prompt) / block − overlap_weight · overlap − of tiers)
          + blocks of prompts that decode there, this one included + requests_weight · requests
 
 The lowest cost wins, ties are drawn; with a temperature the choice is drawn by a softmax of costs between 0 and 1.
 Among decode instances prompts to compute, which are elsewhere, do not count, nor does what is cached; among prefill
-instances prompts that decode do not. Left out: caches of hosts and disks, and requests that the router holds back.
+instances prompts that decode do not. What tiers hold behind the prefix cache counts by weights of its own, by default
+not at all. Left out: requests that the router holds back.
 """
 
 from __future__ import annotations
@@ -27,6 +28,12 @@ class KvAware(Routing):
 
         overlap_weight: NonNegativeFloat = 1.0
         """What a cached block of the prompt is worth; 0: caches do not matter."""
+        host_weight: NonNegativeFloat = 0.0
+        """The same of one that CPU memory there has behind these (Dynamo: 0.75)."""
+        disk_weight: NonNegativeFloat = 0.0
+        """Of one that disks have behind these (Dynamo: 0.25)."""
+        shared_weight: NonNegativeFloat = 0.0
+        """Of one that a store of all instances has, ``remote`` or ``pooled``."""
         prefill_weight: NonNegativeFloat = 1.0
         requests_weight: NonNegativeFloat = 0.0
         temperature: NonNegativeFloat = 0.0
@@ -47,6 +54,7 @@ class KvAware(Routing):
         options, role, tokens = self.options, candidate.role, 0.0
         if role != "decode":
             cached = options.overlap_weight * candidate.cached_tokens(request) if options.overlap_weight else 0.0
+            cached += self._in_tiers(request, candidate)
             to_compute = candidate.prefill_tokens + request.prompt_tokens - cached
             tokens += options.prefill_weight * max(0.0, to_compute)
         if role != "prefill":
@@ -55,3 +63,11 @@ class KvAware(Routing):
         if options.requests_weight:
             cost += options.requests_weight * (candidate.waiting_requests + candidate.running_requests)
         return cost
+
+    def _in_tiers(self, request: RequestView, candidate: Candidate) -> float:
+        """What tokens that tiers have are worth."""
+        options = self.options
+        if not (options.host_weight or options.disk_weight or options.shared_weight):
+            return 0.0
+        weights, tokens = {"cpu": options.host_weight, "nvme": options.disk_weight}, candidate.tier_tokens(request)
+        return sum(weights.get(kind, options.shared_weight) * tokens[kind] for kind in tokens)

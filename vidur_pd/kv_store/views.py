@@ -1,0 +1,63 @@
+"""What routers know of tiers: all of it, or what was there so long ago."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+
+from vidur_pd._core import ChunkIndex, ChunkKeys, Request
+from vidur_pd.cluster.instance import Rank
+from vidur_pd.kv_store.pooled import PooledTier
+from vidur_pd.kv_store.rank_store import RankStore
+from vidur_pd.kv_store.tier import Tier
+
+
+class LateIndex:
+    """Chunks of a tier, as its events tell of them after a delay."""
+
+    def __init__(self, keys: ChunkKeys, delay_ps: int, now_ps: Callable[[], int]) -> None:
+        self._index, self._delay_ps, self._now_ps = ChunkIndex(keys), delay_ps, now_ps
+        self._events: deque[tuple[int, Sequence[int], bool]] = deque()
+
+    def tell(self, keys: Sequence[int], is_there: bool) -> None:
+        """Chunks have come, or gone."""
+        self._events.append((self._now_ps() + self._delay_ps, keys, is_there))
+        self._hear()
+
+    def now(self) -> ChunkIndex:
+        """What is known by now."""
+        self._hear()
+        return self._index
+
+    def _hear(self) -> None:
+        while self._events and self._events[0][0] <= self._now_ps():
+            _, keys, is_there = self._events.popleft()
+            (self._index.add if is_there else self._index.remove)(keys)
+
+
+class TierViews:
+    """The tiers of all ranks, as routers know them."""
+
+    def __init__(
+        self, stores: Sequence[Sequence[RankStore]], keys: ChunkKeys, delay_ps: int, now_ps: Callable[[], int]
+    ) -> None:
+        """``stores``: [instances][ranks]"""
+        self._stores = stores
+        self._late: dict[Tier | PooledTier, LateIndex] = {}
+        for store in (each for of_instance in stores for each in of_instance) if delay_ps else ():
+            for access in store.tiers:
+                if access.tier not in self._late:
+                    self._late[access.tier] = late = LateIndex(keys, delay_ps, now_ps)
+                    access.tier.listen(late.tell)
+
+    def tokens(self, rank: Rank, request: Request, start: int) -> dict[str, int]:
+        """By kind of tier, how much it goes on with behind token ``start`` of a request, one tier after another."""
+        found = dict[str, int]()
+        stores = self._stores[rank.instance.index]
+        for access in stores[rank.index].tiers if stores else ():
+            late = self._late.get(access.tier)
+            index = access.tier.index if late is None else late.now()
+            end = index.reach(request, start, request.context_tokens - 1)
+            found[access.kind] = end - start
+            start = end
+        return found
