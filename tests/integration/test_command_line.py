@@ -257,8 +257,8 @@ def test_runs_of_other_requests_are_compared_with_a_warning(tmp_path: Path) -> N
 def test_the_help_needs_no_library_of_numbers() -> None:
     """It is there in a tenth of a second."""
     program = (
-        "import sys; from vidur_pd.__main__ import app; print({'numpy', 'pandas', 'pydantic'} & {each.partition('.')[0] "
-        "for each in sys.modules})"
+        "import sys; from vidur_pd.__main__ import app; "
+        "print({'numpy', 'pandas', 'pydantic'} & {each.partition('.')[0] for each in sys.modules})"
     )
     found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert found.stdout == "set()\n"
