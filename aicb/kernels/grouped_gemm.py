@@ -50,6 +50,10 @@ ENGINE_TOKENS = (*GATHERED_TOKENS[:-1], 6144, 8192, 12288, 16384)
 """Tokens of batches of an engine's kernel, whose tiles depend on them."""
 UNIFORM = "multinomial"
 """Distribution of the times of an engine's kernel: every token draws its experts with equal chance."""
+SHARED_EXPERTS = (128, 512)
+"""Of all ranks together, in measurements of the engine's kernel with shared experts."""
+SHARED = " of "
+"""Between the distribution and the experts of all ranks, where those of a point are one rank's of several."""
 SKEWED_TOKENS = (16, 64, 128, 512, 2048)
 _OPERAND_LIMIT_BYTES = 40 << 30
 _ROW_ALIGNMENT = 128
@@ -82,6 +86,8 @@ class GroupedGemm(Kernel):
     """Rows of the fullest local expert; ``None`` where only the total is known."""
     has_bias: bool = field(default=False, kw_only=True)
     """Each expert adds a bf16 vector ``[n]`` on the way out, which takes no time of its own."""
+    is_shared: bool = field(default=False, kw_only=True)
+    """These are one rank's of the experts that several share, and the kernel gets the pairs of all."""
 
     def cost(self, precision: Precision) -> KernelCost:
         """Weights of active experts are read; those of the others are not."""
@@ -130,19 +136,19 @@ class GroupedGemm(Kernel):
         Nor does another kernel stand for an engine's of gathered fp8 experts.
         """
         assert isinstance(variant, tuple)
-        layout, dtype = variant
+        layout, dtype, is_shared = variant
         if dtype == "mxfp4":
             return None
-        surfaces = _surfaces(measured, layout, dtype)
+        surfaces = _surfaces(measured, layout, dtype, is_shared=is_shared)
         if surfaces:
             return ExpertTimes(surfaces)
         if dtype == "fp8":
             return None
         return BorrowedTimes(ExpertTimes(_surfaces(measured, layout, "fp8")))
 
-    def variant(self, precision: Precision) -> tuple[Layout, WeightDtype]:
+    def variant(self, precision: Precision) -> tuple[Layout, WeightDtype, bool]:
         del precision
-        return self.layout, self.dtype
+        return self.layout, self.dtype, self.is_shared
 
     @property
     def measured_as(self) -> tuple[str, str | None]:
@@ -181,12 +187,47 @@ class GroupedGemm(Kernel):
                 yield from _partition_points(swept, moe, dtype, parts)
 
 
+def experts_of_all_ranks(point: Point) -> int:
+    """Experts of a layer, of which a point's ``groups`` are one rank's."""
+    _, _, total = point.distribution.partition(SHARED)
+    return int(total) if total else point["groups"]
+
+
+def shared_points(
+    experts: int, experts_per_token: int, ranks: int, columns: tuple[int, int], tokens: Sequence[int]
+) -> Iterator[Point]:
+    """Both projections of bf16 experts that ranks share, on the rank with the most rows.
+
+    Args:
+        experts, experts_per_token: of a layer.
+        ranks: that share them.
+        columns: hidden size, width of an expert.
+        tokens: of all ranks together, a batch each.
+    """
+    hidden, width = columns
+    for batch in tokens:
+        rows = busiest_rank(expert_rows(UNIFORM, experts, batch, experts_per_token), ranks)
+        if not rows.sum():
+            continue
+        shape = {"m": batch * experts_per_token, "groups": len(rows), "active_groups": int((rows > 0).sum())}
+        shape |= {"rows": int(rows.sum()), "max_rows": int(rows.max()), "batch": batch}
+        for n, k, per_row in ((2 * width, hidden, experts_per_token), (hidden, width, 1)):
+            yield point(
+                "grouped_gemm_gathered",
+                "bf16",
+                shape | {"n": n, "k": k, "experts_per_token": per_row},
+                lengths=tuple(int(count) for count in rows),
+                distribution=f"{UNIFORM}{SHARED}{experts}",
+            )
+
+
 class ExpertTimes(KernelTimes[GroupedGemm]):
     """Grouped GEMM of one layout and format: sites (experts, active experts, n, k), axis rows per active expert.
 
     bf16 takes the times of the gathered layout: engines run bf16 experts in one fused kernel that gathers its rows. fp8
     does so where the layout is "gathered". Rows of vLLM's own kernel (``ENGINE_KERNEL``), taken under uniform routing,
-    where experts at the edge of a row tile need two, are a surface by themselves: two kernels on one would bend it. Of
+    where experts at the edge of a row tile need two, are a surface by themselves: two kernels on one would bend it. So are
+    those of ranks that share experts, for whose numbers vLLM ships no tiles, and where other ranks' pairs pass through. Of
     bf16 our kernel, measured at all expert-parallel sizes, stands in beyond the reach of those.
 
     Of other kernels only rows measured with equal experts are used: the kernel states total rows, so skew among the
@@ -229,12 +270,16 @@ class BorrowedTimes(KernelTimes[GroupedGemm]):
         return Estimate(twice.time_us, True, source, UNMEASURED)
 
 
-def _surfaces(measured: MeasuredTimes, layout: Layout, dtype: GemmDtype) -> list[Surface]:
+def _surfaces(
+    measured: MeasuredTimes, layout: Layout, dtype: GemmDtype, *, is_shared: bool = False
+) -> list[Surface]:
     """The surface of a layout and those that stand in for it; none without measurements."""
     op = "grouped_gemm_gathered" if dtype == "bf16" else f"grouped_gemm_{layout}"
     kernels = [measured.table.select(op, dtype, "even")]
     if op == "grouped_gemm_gathered":
         kernels = [_engine_rows(measured.table, dtype), [row for row in kernels[0] if row.kernel != ENGINE_KERNEL]]
+        if is_shared:
+            kernels.insert(0, _shared_rows(measured.table, dtype))
     tiles: TiledLayout = "masked" if layout == "gathered" else layout  # gathered rows fill tiles of their expert alone
     reference = grouped_reference(measured.gpu, tiles, dtype, measured.timing == "graph")
     return [_surface(reference, rows, measured) for rows in kernels if rows]
@@ -244,6 +289,12 @@ def _engine_rows(table: KernelTable, dtype: GemmDtype) -> list[KernelRow]:
     """Expert products of the engine's kernel."""
     uniform = table.select("grouped_gemm_gathered", dtype, UNIFORM)
     return [row for row in uniform if row.kernel == ENGINE_KERNEL]
+
+
+def _shared_rows(table: KernelTable, dtype: GemmDtype) -> list[KernelRow]:
+    """The same of ranks that share the experts, whatever their number."""
+    kinds = {f"{UNIFORM}{SHARED}{count}" for count in SHARED_EXPERTS}
+    return [row for kind in sorted(kinds) for row in table.select("grouped_gemm_gathered", dtype, kind)]
 
 
 def _surface(reference: ReferenceModel, rows: list[KernelRow], measured: MeasuredTimes) -> Surface:
