@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator
+from collections import defaultdict
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import product
 from typing import ClassVar, Literal, Self
@@ -35,6 +36,8 @@ from boundary.errors import InputError
 
 TiledLayout = Literal["masked", "contiguous"]
 Layout = Literal[TiledLayout, "gathered"]
+Site = tuple[int, int, int]
+"""Experts of a rank, columns, inner size."""
 OPERATIONS = ("grouped_gemm_masked", "grouped_gemm_contiguous", "grouped_gemm_gathered")
 UNMEASURED = 0.3
 """Relative error (68 %) of bf16 expert products taken from fp8: vLLM's iterations of Qwen3-30B-A3B lie within it."""
@@ -50,7 +53,9 @@ ENGINE_TOKENS = (*GATHERED_TOKENS[:-1], 6144, 8192, 12288, 16384)
 """Tokens of batches of an engine's kernel, whose tiles depend on them."""
 UNIFORM = "multinomial"
 """Distribution of the times of an engine's kernel: every token draws its experts with equal chance."""
-SHARED_EXPERTS = (128, 512)
+SLICED_RUN = "vllm_experts_sliced"
+"""Run of more widths of the engine's kernel, each a surface of its own: with those before on one, they would bend it."""
+SHARED_EXPERTS = (8, 128, 512)
 """Of all ranks together, in measurements of the engine's kernel with shared experts."""
 SHARED = " of "
 """Between the distribution and the experts of all ranks, where those of a point are one rank's of several."""
@@ -139,12 +144,12 @@ class GroupedGemm(Kernel):
         layout, dtype, is_shared = variant
         if dtype == "mxfp4":
             return None
-        surfaces = _surfaces(measured, layout, dtype, is_shared=is_shared)
+        surfaces, sites = _surfaces(measured, layout, dtype, is_shared=is_shared)
         if surfaces:
-            return ExpertTimes(surfaces)
+            return ExpertTimes(surfaces, sites)
         if dtype == "fp8":
             return None
-        return BorrowedTimes(ExpertTimes(_surfaces(measured, layout, "fp8")))
+        return BorrowedTimes(ExpertTimes(*_surfaces(measured, layout, "fp8", is_shared=False)))
 
     def variant(self, precision: Precision) -> tuple[Layout, WeightDtype, bool]:
         del precision
@@ -226,8 +231,8 @@ class ExpertTimes(KernelTimes[GroupedGemm]):
 
     bf16 takes the times of the gathered layout: engines run bf16 experts in one fused kernel that gathers its rows. fp8
     does so where the layout is "gathered". Rows of vLLM's own kernel (``ENGINE_KERNEL``), taken under uniform routing,
-    where experts at the edge of a row tile need two, are a surface by themselves: two kernels on one would bend it. So are
-    those of ranks that share experts, for whose numbers vLLM ships no tiles, and where other ranks' pairs pass through. Of
+    where experts at the edge of a row tile need two, are a surface by themselves: two kernels on one would bend it. Of ranks that
+    share experts, for whose numbers vLLM ships no tiles, and of slices measured later (`SLICED_RUN`), each measured site is one. Of
     bf16 our kernel, measured at all expert-parallel sizes, stands in beyond the reach of those.
 
     Of other kernels only rows measured with equal experts are used: the kernel states total rows, so skew among the
@@ -236,8 +241,9 @@ class ExpertTimes(KernelTimes[GroupedGemm]):
 
     has_stand_ins = True
 
-    def __init__(self, surfaces: list[Surface]):
+    def __init__(self, surfaces: list[Surface], sites: Mapping[Site, Surface]):
         self.surface, *self._stand_ins = surfaces
+        self._sites = sites
 
     @staticmethod
     def shape_of(kernel: GroupedGemm) -> Shape:
@@ -246,16 +252,19 @@ class ExpertTimes(KernelTimes[GroupedGemm]):
 
     def price(self, kernel: GroupedGemm) -> Estimate:
         shape = self.shape_of(kernel)
-        found = self.surface.price(*shape)
+        found = self._surface_of(kernel).price(*shape)
         others = [other.price(*shape) for other in self._stand_ins] if found.is_estimate else []
         return next((other for other in others if not other.is_estimate), found)
 
     def place(self, kernel: GroupedGemm) -> tuple[Surface, Shape]:
         kernel.check()
-        return self.surface, self.shape_of(kernel)
+        return self._surface_of(kernel), self.shape_of(kernel)
 
     def parts(self, kernel: GroupedGemm) -> tuple[Surface, list[Shape]]:
-        return self.surface, [self.shape_of(kernel)]
+        return self._surface_of(kernel), [self.shape_of(kernel)]
+
+    def _surface_of(self, kernel: GroupedGemm) -> Surface:
+        return self._sites.get((kernel.groups, kernel.n, kernel.k), self.surface)
 
 
 class BorrowedTimes(KernelTimes[GroupedGemm]):
@@ -271,18 +280,26 @@ class BorrowedTimes(KernelTimes[GroupedGemm]):
 
 
 def _surfaces(
-    measured: MeasuredTimes, layout: Layout, dtype: GemmDtype, *, is_shared: bool = False
-) -> list[Surface]:
-    """The surface of a layout and those that stand in for it; none without measurements."""
+    measured: MeasuredTimes, layout: Layout, dtype: GemmDtype, *, is_shared: bool
+) -> tuple[list[Surface], dict[Site, Surface]]:
+    """The surface of a layout and those that stand in for it, none without measurements; those of single sites."""
     op = "grouped_gemm_gathered" if dtype == "bf16" else f"grouped_gemm_{layout}"
-    kernels = [measured.table.select(op, dtype, "even")]
+    kernels, alone = [measured.table.select(op, dtype, "even")], list[KernelRow]()
     if op == "grouped_gemm_gathered":
-        kernels = [_engine_rows(measured.table, dtype), [row for row in kernels[0] if row.kernel != ENGINE_KERNEL]]
+        engine = _engine_rows(measured.table, dtype)
+        own = [row for row in kernels[0] if row.kernel != ENGINE_KERNEL]
+        alone = [row for row in engine if row.run.endswith(SLICED_RUN)]
+        kernels = [[row for row in engine if not row.run.endswith(SLICED_RUN)], own]
         if is_shared:
-            kernels.insert(0, _shared_rows(measured.table, dtype))
+            alone = _shared_rows(measured.table, dtype)
+            kernels.insert(0, alone)
     tiles: TiledLayout = "masked" if layout == "gathered" else layout  # gathered rows fill tiles of their expert alone
     reference = grouped_reference(measured.gpu, tiles, dtype, measured.timing == "graph")
-    return [_surface(reference, rows, measured) for rows in kernels if rows]
+    by_site: defaultdict[Site, list[KernelRow]] = defaultdict(list)
+    for row in alone:
+        by_site[row["groups"], row["n"], row["k"]].append(row)
+    sites = {site: _surface(reference, rows, measured) for site, rows in by_site.items()}
+    return [_surface(reference, rows, measured) for rows in kernels if rows], sites
 
 
 def _engine_rows(table: KernelTable, dtype: GemmDtype) -> list[KernelRow]:
@@ -292,9 +309,9 @@ def _engine_rows(table: KernelTable, dtype: GemmDtype) -> list[KernelRow]:
 
 
 def _shared_rows(table: KernelTable, dtype: GemmDtype) -> list[KernelRow]:
-    """The same of ranks that share the experts, whatever their number."""
-    kinds = {f"{UNIFORM}{SHARED}{count}" for count in SHARED_EXPERTS}
-    return [row for kind in sorted(kinds) for row in table.select("grouped_gemm_gathered", dtype, kind)]
+    """The same of ranks that share the experts, whatever the number of all."""
+    kinds = [f"{UNIFORM}{SHARED}{count}" for count in SHARED_EXPERTS]
+    return [row for kind in kinds for row in table.select("grouped_gemm_gathered", dtype, kind)]
 
 
 def _surface(reference: ReferenceModel, rows: list[KernelRow], measured: MeasuredTimes) -> Surface:
