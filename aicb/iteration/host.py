@@ -68,6 +68,20 @@ OF_WORKERS = (
 """Times of `HostModel` that pass in workers."""
 
 
+HAND_OVER_LAUNCHES, AGREEING_LAUNCHES, LOGITS_LAUNCHES = 3.9, 10.0, 6.0
+"""What engines of several workers do besides, in launches outside graphs of the same host, whose time is the one thing known
+of every host (``tests/data/engine/vllm-h100-host-workers.json.gz`` and ``-host-parts.json.gz``, Qwen3-30B-A3B).
+
+Handing over takes 257 to 279 us where a launch takes 69, and 252 to 403 where it takes 63 to 119. Preparing takes 8.7 calls of
+attention with one worker and 14.4 with two data-parallel ranks, of which agreeing is 3.7: 5.7 calls are 10 launches.
+Sampling takes 0.36 (decodes) to 0.50 ms (prompts) more with TP 2, 5.2 and 7.2 launches."""
+
+
+def slowest_of(workers: int, spread: float) -> float:
+    """How many times longer the slowest of so many workers takes than one in the mean."""
+    return 1.0 + spread * _largest_of_normals(workers) if workers > 1 else 1.0
+
+
 def _largest_of_normals(count: int) -> float:
     """Expected largest of so many standard normal values (Blom 1958, within 0.03 of the integral for two and more)."""
     return NormalDist().inv_cdf((count - 0.375) / (count + 0.25))
@@ -114,15 +128,17 @@ class HostModel:
     Qwen3-8B, Qwen3-30B-A3B and DeepSeek-V3 with 8 layers, least squares."""
     request_latency_us: float = 1340.0
     """Client to scheduler, and result to client."""
-    hand_over_us: float = 171.0
-    """From the scheduler to a worker in a process of its own, as engines of several workers have them."""
-    agree_us: float = 438.0
+    hand_over_us: float | None = None
+    """From the scheduler to a worker in a process of its own, as engines of several workers have them; ``None``: 3.9
+    launches."""
+    agree_us: float | None = None
     """More to prepare where data-parallel ranks share experts: they agree on padding and graphs, by an all-reduce between
-    processors, and wait for each other in it."""
-    logits_us: float = 263.0
-    """More to sample where tensor-parallel ranks gather logits."""
-    speed_spread: float = 0.21
-    """Relative standard deviation of the speed at which processes run: cores of a virtual machine are not equally fast."""
+    processors, and wait for each other in it; ``None``: 10 launches."""
+    logits_us: float | None = None
+    """More to sample where tensor-parallel ranks gather logits; ``None``: 6 launches."""
+    speed_spread: float = 0.23
+    """Relative standard deviation of the time that workers' processes take for the same: cores of a virtual machine are not
+    equally fast. Of 13 recordings in ``vllm-h100-host-parts.json.gz``, by their calls of attention."""
 
     def launching_us(self, mode: GraphMode, launches: Launches) -> float:
         """Host time to launch and sample one iteration of a stage; ``mode``: what is replayed."""
@@ -144,11 +160,17 @@ class HostModel:
         workers = tp * dp
         if workers == 1:
             return self
-        slowest = 1.0 + self.speed_spread * _largest_of_normals(workers)
+        slowest = slowest_of(workers, self.speed_spread)
         own_us = {name: getattr(self, name) * slowest for name in OF_WORKERS}
-        own_us["prepare_us"] += self.hand_over_us + (self.agree_us if dp > 1 else 0.0)
-        own_us["sample_us"] += self.logits_us if tp > 1 else 0.0
+        own_us["prepare_us"] += self._or_launches(self.hand_over_us, HAND_OVER_LAUNCHES)
+        if dp > 1:
+            own_us["prepare_us"] += self._or_launches(self.agree_us, AGREEING_LAUNCHES)
+        if tp > 1:
+            own_us["sample_us"] += self._or_launches(self.logits_us, LOGITS_LAUNCHES)
         return replace(self, **own_us)
+
+    def _or_launches(self, time_us: float | None, launches: float) -> float:
+        return launches * self.eager_launch_us if time_us is None else time_us
 
     def of_drafts(self) -> HostModel:
         """Of a pass that drafts, within an iteration of the model's."""
