@@ -17,8 +17,9 @@ def host_of(
 ) -> HostModel:
     """The times of a host, of a worker in the mean.
 
-    Steps have the times of the slowest of ``tp`` workers; what that is longer is taken off (`HostModel.speed_spread`). With
-    several, hand-over and agreement are apart; gathering logits cannot be told from sampling and stays in it.
+    Steps have the times of the slowest of ``tp`` workers; what that is longer is taken off (`HostModel.speed_spread`).
+    With several, hand-over and agreement are apart; gathering logits cannot be separated from sampling and stays in
+    it.
 
     Args:
         steps: decodes of one request and of more in full graphs, prompts alone within the captured sizes and beyond.
@@ -65,8 +66,8 @@ def host_of(
 
 
 def _preparing_us(steps: Sequence[Step]) -> float:
-    """From the result before to the forward pass; without hand-over to a worker, which waits for the step before, and without
-    agreeing with other ranks."""
+    """From the result before to the forward pass, without agreeing with other ranks and without hand-over to a worker,
+    which waits for the step before."""
     return median(step.schedule_s + step.prepare_s - _agreeing_s(step) + step.output_s for step in steps) * 1e6
 
 

@@ -30,9 +30,9 @@ tokenisation and detokenisation of text (`frontend` of the simulator has them), 
 runtime, and dummy batches that a data-parallel rank is in when a request comes.
 
 Engines with several workers (`HostModel.of_workers`) have processes for them, all-reduces outside graphs and, as
-data-parallel ranks that share experts, more (`aicb.iteration.launches.COLLECTIVES`). A second worker does not slow the first: one,
-two and four engines at once launch in the same time, relative to the processes' own speed. That speed is what differs,
-by a factor of two between processes and minutes of one virtual machine, and the slowest worker counts.
+data-parallel ranks that share experts, more (`aicb.iteration.launches.COLLECTIVES`). A second worker does not slow the
+first: one, two and four engines at once launch in the same time, relative to the processes' own speed. That speed is
+what differs, by a factor of two between processes and minutes of one virtual machine, and the slowest worker counts.
 """
 
 from __future__ import annotations
@@ -69,12 +69,12 @@ OF_WORKERS = (
 
 
 HAND_OVER_LAUNCHES, AGREEING_LAUNCHES, LOGITS_LAUNCHES = 3.9, 10.0, 6.0
-"""What engines of several workers do besides, in launches outside graphs of the same host, whose time is the one thing known
-of every host (``tests/data/engine/vllm-h100-host-workers.json.gz`` and ``-host-parts.json.gz``, Qwen3-30B-A3B).
+"""What engines of several workers do besides, in launches outside graphs of the same host, whose time is the one thing
+known of every host (``tests/data/engine/vllm-h100-host-workers.json.gz`` and ``-host-parts.json.gz``, Qwen3-30B-A3B).
 
-Handing over takes 257 to 279 us where a launch takes 69, and 252 to 403 where it takes 63 to 119. Preparing takes 8.7 calls of
-attention with one worker and 14.4 with two data-parallel ranks, of which agreeing is 3.7: 5.7 calls are 10 launches.
-Sampling takes 0.36 (decodes) to 0.50 ms (prompts) more with TP 2, 5.2 and 7.2 launches."""
+Handing over takes 257 to 279 us where a launch takes 69, and 252 to 403 where it takes 63 to 119. Preparing takes 8.7
+calls of attention with one worker and 14.4 with two data-parallel ranks, of which agreeing is 3.7: 5.7 calls are 10
+launches. Sampling takes 0.36 (decodes) to 0.50 ms (prompts) more with TP 2, 5.2 and 7.2 launches."""
 
 
 def slowest_of(workers: int, spread: float) -> float:
@@ -132,13 +132,13 @@ class HostModel:
     """From the scheduler to a worker in a process of its own, as engines of several workers have them; ``None``: 3.9
     launches."""
     agree_us: float | None = None
-    """More to prepare where data-parallel ranks share experts: they agree on padding and graphs, by an all-reduce between
-    processors, and wait for each other in it; ``None``: 10 launches."""
+    """More to prepare where data-parallel ranks share experts: they agree on padding and graphs, by an all-reduce
+    between processors, and wait for each other in it; ``None``: 10 launches."""
     logits_us: float | None = None
     """More to sample where tensor-parallel ranks gather logits; ``None``: 6 launches."""
     speed_spread: float = 0.23
-    """Relative standard deviation of the time that workers' processes take for the same: cores of a virtual machine are not
-    equally fast. Of 13 recordings in ``vllm-h100-host-parts.json.gz``, by their calls of attention."""
+    """Relative standard deviation of the time that workers' processes take for the same: cores of a virtual machine
+    are not equally fast. Of 13 recordings in ``vllm-h100-host-parts.json.gz``, by their calls of attention."""
 
     def launching_us(self, mode: GraphMode, launches: Launches) -> float:
         """Host time to launch and sample one iteration of a stage; ``mode``: what is replayed."""

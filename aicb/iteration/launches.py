@@ -20,8 +20,8 @@ Measured: launch calls of the host in one step, less the 21 (30 of Qwen3-Next) t
 
 Collectives keep the host longer than a launch does (`COLLECTIVES`). Engines of Qwen3-30B-A3B stamped inside
 (``tests/data/engine/vllm-h100-host-parts.json.gz``) take for a layer of a prompt 9.7 times as long as for a call of
-attention in it with one worker, 12.4 to 12.9 times with two (TP 2), 14.7 times with DP 2 and EP 2; with one, two or four
-engines at once it is 9.7.
+attention in it with one worker, 12.4 to 12.9 times with two (TP 2), 14.7 times with DP 2 and EP 2; with one, two or
+four engines at once it is 9.7.
 """
 
 from __future__ import annotations
@@ -86,8 +86,8 @@ def count_launches(layers: int, attention: Iterable[Operator], others: Iterable[
         return sum(operator.count * _launches(operator, has_head_norms=has_head_norms) for operator in operators)
 
     own, eager = total(attention), total(others)
-    collectives = [operator for operator in others if isinstance(operator.kernel, Communication)]
-    longer = sum(each.count * (COLLECTIVES.get(each.kernel.op, 1.0) - 1.0) for each in collectives)
+    collectives = [(each.kernel, each.count) for each in others if isinstance(each.kernel, Communication)]
+    longer = sum(count * (COLLECTIVES.get(collective.op, 1.0) - 1.0) for collective, count in collectives)
     return Launches(
         pieces=layers + own + total(operator for operator in others if operator.name in IN_ATTENTION),
         eager=own + eager,

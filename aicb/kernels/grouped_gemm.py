@@ -54,7 +54,8 @@ ENGINE_TOKENS = (*GATHERED_TOKENS[:-1], 6144, 8192, 12288, 16384)
 UNIFORM = "multinomial"
 """Distribution of the times of an engine's kernel: every token draws its experts with equal chance."""
 SLICED_RUN = "vllm_experts_sliced"
-"""Run of more widths of the engine's kernel, each a surface of its own: with those before on one, they would bend it."""
+"""Run of more widths of the engine's kernel, each a surface of its own: with those before on one, they would bend
+it."""
 SHARED_EXPERTS = (8, 128, 512)
 """Of all ranks together, in measurements of the engine's kernel with shared experts."""
 SHARED = " of "
@@ -231,9 +232,10 @@ class ExpertTimes(KernelTimes[GroupedGemm]):
 
     bf16 takes the times of the gathered layout: engines run bf16 experts in one fused kernel that gathers its rows. fp8
     does so where the layout is "gathered". Rows of vLLM's own kernel (``ENGINE_KERNEL``), taken under uniform routing,
-    where experts at the edge of a row tile need two, are a surface by themselves: two kernels on one would bend it. Of ranks that
-    share experts, for whose numbers vLLM ships no tiles, and of slices measured later (`SLICED_RUN`), each measured site is one. Of
-    bf16 our kernel, measured at all expert-parallel sizes, stands in beyond the reach of those.
+    where experts at the edge of a row tile need two, are a surface by themselves: two kernels on one would bend it. Of
+    ranks that share experts, for whose numbers vLLM ships no tiles, and of slices measured later (`SLICED_RUN`), each
+    measured site is one. Of bf16 our kernel, measured at all expert-parallel sizes, stands in beyond the reach of
+    those.
 
     Of other kernels only rows measured with equal experts are used: the kernel states total rows, so skew among the
     experts of one rank (measured +0 to +37 % masked, −3 to +11 % contiguous at the tile edge) is not modelled.

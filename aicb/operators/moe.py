@@ -219,7 +219,8 @@ def expected_load(moe: MoeFfn, partition: Partition, tokens: int) -> RankLoad:
 def _grouped(
     moe: MoeFfn, shape: RankShape, load: RankLoad, layout: Layout, *, activated: float | None = None
 ) -> list[Operator]:
-    """Up projection, activation (of ``activated`` rows, by default of the load's), down projection over the local experts."""
+    """Up projection, activation (of ``activated`` rows, by default of the load's), down projection over the local
+    experts."""
     partition, dtype = shape.partition, shape.precision.weights
     slots_per_rank = partition.expert_slots_per_rank(moe.experts)
     rows, active, largest = load

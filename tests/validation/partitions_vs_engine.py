@@ -6,9 +6,10 @@
 Qwen3-30B-A3B and Qwen3-8B in bf16 with TP 2, Qwen3-30B-A3B with DP 2 and EP 2, prefix caching on
 (``tests/data/engine``): prompts alone, steady decodes up to contexts of 16,000 tokens, prompts that share prefixes,
 bursts of five; prompts and decodes of Qwen3-Next-80B-A3B cut to 16 layers with TP 2. Times of H100 kernels are
-transferred from the H200. The simulator gets the engine's profile and what the engine's log says: its KV blocks, and how
-it reduces among ranks. The host is the default, which was chosen before: launches of these machines were not measured
-then. ``HOST`` was measured later on one of their kind, at a speed that differs from theirs as those differ from each other.
+transferred from the H200. The simulator gets the engine's profile and what the engine's log says: its KV blocks, and
+how it reduces among ranks. The host is the default, which was chosen before: launches of these machines were not
+measured then. ``HOST`` was measured later on one of their kind, at a speed that differs from theirs as those differ
+from each other.
 """
 
 from __future__ import annotations

@@ -71,7 +71,9 @@ def _steps_of_rank(rank: dict[str, Any], began: float) -> list[Step]:
 def _slowest(calls: Sequence[dict[str, Any]]) -> dict[str, tuple[int, float]]:
     """Calls by name, with the time of the worker that took longest for them."""
     names = sorted({name for worker in calls for name in worker})
-    slowest = {name: max((worker.get(name, (0, 0.0)) for worker in calls), key=lambda found: found[1]) for name in names}
+    slowest = {
+        name: max((worker.get(name, (0, 0.0)) for worker in calls), key=lambda found: found[1]) for name in names
+    }
     return {name: (int(number), float(time)) for name, (number, time) in slowest.items()}
 
 

@@ -164,8 +164,8 @@ class StampingWorker:
 
 
 CALLS = ("agree", "all_reduce", "all_gather", "reduce_scatter", "attention", "experts")
-"""Noted by themselves: agreeing on padding and graphs among data-parallel ranks; launching, outside graphs, collectives,
-attention, and experts with the collectives that they ask for."""
+"""Noted by themselves: agreeing on padding and graphs among data-parallel ranks; launching, outside graphs,
+collectives, attention, and experts with the collectives that they ask for."""
 
 
 def _named_calls() -> list[tuple[str, Any, str]]:

@@ -9,9 +9,9 @@ most a quarter of the experts can be active skip the sorting and give every pair
 fp8 experts have weight scales of 128x128 blocks; activations come quantised, one scale per row and 128 columns, by
 kernels of their own (``oracle/fp8.py``: on SM90 this kernel is the first choice unless experts are shared among ranks).
 
-A rank that shares the experts with others gets the pairs of all: vLLM sorts them all, and tiles of experts of other ranks
-write zeros (``moe_align_block_size.py``, ``expert_map``). Such points have the pairs of all experts in ``m``, and their
-number in the distribution (``multinomial of 128``); ``rows`` and ``lengths`` are of the rank's own experts.
+A rank that shares the experts with others gets the pairs of all: vLLM sorts them all, and tiles of experts of other
+ranks write zeros (``moe_align_block_size.py``, ``expert_map``). Such points have the pairs of all experts in ``m``,
+and their number in the distribution (``multinomial of 128``); ``rows`` and ``lengths`` are of the rank's own experts.
 
 Signatures of vLLM 0.24 are used.
 """
@@ -199,7 +199,8 @@ class _Routing:
 
     @classmethod
     def of(cls, point: Point) -> _Routing:
-        """Pairs of the stated rows per expert in random order, as a router leaves them; those of others' experts even."""
+        """Pairs of the stated rows per expert in random order, as a router leaves them; those of others' experts
+        even."""
         counts = torch.tensor(point.lengths)
         owner = torch.arange(len(counts), dtype=torch.int32).repeat_interleave(counts)
         others, elsewhere = experts_of_all_ranks(point) - point["groups"], _pairs(point) - point["rows"]
