@@ -142,19 +142,20 @@ class GroupedGemm(Kernel):
         Nor does another kernel stand for an engine's of gathered fp8 experts.
         """
         assert isinstance(variant, tuple)
-        layout, dtype, is_shared = variant
+        layout, dtype, *shared = variant
         if dtype == "mxfp4":
             return None
-        surfaces, sites = _surfaces(measured, layout, dtype, is_shared=is_shared)
+        surfaces, sites = _surfaces(measured, layout, dtype, is_shared=bool(shared))
         if surfaces:
             return ExpertTimes(surfaces, sites)
         if dtype == "fp8":
             return None
         return BorrowedTimes(ExpertTimes(*_surfaces(measured, layout, "fp8", is_shared=False)))
 
-    def variant(self, precision: Precision) -> tuple[Layout, WeightDtype, bool]:
+    def variant(self, precision: Precision) -> tuple[Layout, WeightDtype] | tuple[Layout, WeightDtype, str]:
         del precision
-        return self.layout, self.dtype, self.is_shared
+        own = self.layout, self.dtype
+        return (*own, "shared") if self.is_shared else own
 
     @property
     def measured_as(self) -> tuple[str, str | None]:
