@@ -115,7 +115,7 @@ def test_on_a_measured_host_ranks_that_share_experts_serve_shared_prefixes_withi
 
 @pytest.mark.parametrize("requests", [2, 16, 64, 160])
 def test_kernels_of_shared_experts_take_as_long_as_in_the_engine(requests: int) -> None:
-    """Of one rank of two, transferred from an H200: both products within 9 %; of 2 tokens, on 8 experts, within 25 %."""
+    """Of one rank of two, transferred from an H200: products within 9 %; of 2 tokens, on 8 experts, within 25 %."""
     (row,) = (row for row in read_measurement("vllm-h100-host-parts")["decode_kernels"] if row["requests"] == requests)
     measured = {"moe_gate_up": row["kernels"]["moe_up"], "moe_down": row["kernels"]["moe_down"]}
     estimator = select_estimator("auto", get_gpu("h100"), Precision())
