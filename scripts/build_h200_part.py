@@ -6,6 +6,7 @@
     aicb profile --model qwen3-8b --tp 1,2 --weights bf16 --only decode_attention_captured -o captured …
     aicb profile --model deepseek-v3 --only rope_latent -o rope …
     aicb profile --model deepseek-v3 --weights fp8 --only gemm_swapped --max-tokens 31 -o swapped …
+    (vllm_experts_shared, vllm_experts_sliced: run_plan of aicb.kernels.grouped_gemm.shared_points)
     python scripts/build_h200_part.py PART PROFILE_DIRECTORY… [--revision REVISION]
 
 No time is changed; of a shape that several directories have, the last counts. Of the launch costs of a run, only the
@@ -56,6 +57,41 @@ PARTS: Mapping[str, Part] = {
             "not in these times",
             CLOCKS,
             "compiled module _moe_C of vLLM, of which only code for SM90 was kept",
+        ],
+    ),
+    "vllm_experts_shared": Part(
+        "grouped_gemm_gathered",
+        "fused_moe_kernel",
+        "fused MoE GEMM of bf16 experts that ranks share, on the rank with the most rows, gate_up and down "
+        "apart, with the "
+        "configuration vLLM chooses (settings; is_tuned: from a file it ships for this device) and the expert "
+        "map that sends "
+        "tiles of other ranks' experts to zeros (aicb.kernels.grouped_gemm.shared_points). Qwen3-30B-A3B (EP 2, 4, 8), "
+        "Qwen3-235B-A22B (EP 2, 4, 8), Qwen3-Next-80B-A3B (EP 2, 4, 8), GLM-4.5-Air and Mixtral-8x7B (EP 2, 4); "
+        "2 to 16384 tokens "
+        "of all ranks together",
+        [
+            "distribution multinomial of N: every token draws its experts from all N with equal chance; one draw "
+            "per token "
+            "count; m: pairs of all experts, rows and lengths: of the rank's",
+            "sorting pairs by expert, activation and sum over experts are separate kernels and not in these times",
+            CLOCKS,
+            "compiled modules of vLLM 0.24.0 as shipped",
+        ],
+    ),
+    "vllm_experts_sliced": Part(
+        "grouped_gemm_gathered",
+        "fused_moe_kernel",
+        "fused MoE GEMM of bf16 experts of which each rank has a slice, gate_up and down apart, with the "
+        "configuration vLLM "
+        "chooses (settings; is_tuned: from a file it ships for this device). Qwen3-Next-80B-A3B (TP 2, 4), "
+        "Qwen3-235B-A22B "
+        "(TP 2), Mixtral-8x7B (TP 4, 8), GLM-4.5-Air (TP 1, 2, 4); 1 to 16384 tokens",
+        [
+            "distribution multinomial: every token draws its experts with equal chance; one draw per token count",
+            "sorting pairs by expert, activation and sum over experts are separate kernels and not in these times",
+            CLOCKS,
+            "compiled modules of vLLM 0.24.0 as shipped",
         ],
     ),
     "vllm_mla_fa3": Part(

@@ -3,21 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from statistics import median
 
-from aicb.iteration.host import HostModel
+from aicb.iteration.host import OF_WORKERS, HostModel, slowest_of
 from aicb.iteration.launches import Launches
 from aicb.profiling.engine_host.parts import Step, middle_us
 from boundary.errors import InputError
 
 
-def host_of(steps: Sequence[Step], launches: Launches, request_latency_us: float) -> HostModel:
-    """The times of a host.
+def host_of(
+    steps: Sequence[Step], launches: Launches, request_latency_us: float, tp: int = 1, dp: int = 1
+) -> HostModel:
+    """The times of a host, of a worker in the mean.
+
+    Steps have the times of the slowest of ``tp`` workers; what that is longer is taken off (`HostModel.speed_spread`).
+    With several, hand-over and agreement are apart; gathering logits cannot be separated from sampling and stays in
+    it.
 
     Args:
         steps: decodes of one request and of more in full graphs, prompts alone within the captured sizes and beyond.
         launches: of the stage that ran.
         request_latency_us: from the client to the scheduler, and from a result to the client.
+        tp, dp: workers of a data-parallel rank, and ranks that share experts.
 
     Raises:
         InputError: a kind of step is missing.
@@ -34,10 +42,10 @@ def host_of(steps: Sequence[Step], launches: Launches, request_latency_us: float
     shortest = min(step.tokens for step in short)
     short = [step for step in short if step.tokens == shortest]
     token_us = max(0.0, (_preparing_us(long) - _preparing_us(short)) / (longest - shortest))
-    return HostModel(
+    found = HostModel(
         launch_us=replay_us,
         piece_launch_us=(middle_us(pieces, "launch_s") - replay_us) / launches.pieces,
-        eager_launch_us=middle_us(eager, "launch_s") / launches.eager,
+        eager_launch_us=middle_us(eager, "launch_s") / launches.eager_time,
         prepare_us=decode_us,
         prompt_us=max(0.0, _preparing_us(short) - token_us * shortest - decode_us),
         prompt_token_us=token_us,
@@ -45,11 +53,26 @@ def host_of(steps: Sequence[Step], launches: Launches, request_latency_us: float
         sample_us=middle_us(one, "sample_s"),
         request_latency_us=request_latency_us,
     )
+    if tp * dp == 1:
+        return found
+    slowest = slowest_of(tp, found.speed_spread)
+    return replace(
+        found,
+        **{name: getattr(found, name) / slowest for name in OF_WORKERS},
+        hand_over_us=middle_us(eager, "hand_over_s"),
+        agree_us=median(_agreeing_s(step) for step in one) * 1e6 if dp > 1 else None,
+        logits_us=0.0 if tp > 1 else None,
+    )
 
 
 def _preparing_us(steps: Sequence[Step]) -> float:
-    """From the result before to the forward pass, hand-over to a worker apart: it waits for the step before."""
-    return median(step.schedule_s + step.prepare_s + step.output_s for step in steps) * 1e6
+    """From the result before to the forward pass, without agreeing with other ranks and without hand-over to a worker,
+    which waits for the step before."""
+    return median(step.schedule_s + step.prepare_s - _agreeing_s(step) + step.output_s for step in steps) * 1e6
+
+
+def _agreeing_s(step: Step) -> float:
+    return step.calls.get("agree", (0, 0.0))[1]
 
 
 def _only(steps: Sequence[Step], what: str, is_wanted: Callable[[Step], bool]) -> list[Step]:

@@ -22,7 +22,8 @@ def host(
     model: Annotated[Path, typer.Option(help="A config.json as vLLM reads it; weights are random.")],
     output: Annotated[Path, typer.Option("--output", "-o", help="Host file to write, for engine.host.")],
     layers: Annotated[int, typer.Option(min=0, help="Cut the model to so many layers; 0: all.")] = 0,
-    tp: Annotated[int, typer.Option(min=1, help="GPUs, a worker each.")] = 1,
+    tp: Annotated[int, typer.Option(min=1, help="GPUs of a data-parallel rank, a worker each.")] = 1,
+    dp: Annotated[int, typer.Option(min=1, help="Data-parallel ranks, which share experts if more than one.")] = 1,
     kv_bytes: Annotated[int, typer.Option(min=1, help="KV cache per GPU.")] = 2_000_000_000,
     recording: Annotated[Path | None, typer.Option(help="File for the stamps themselves (JSON).")] = None,
 ) -> None:
@@ -42,33 +43,38 @@ def host(
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "config.json"
         file.write_text(json.dumps(configuration), encoding="utf-8")
-        stamps = record(EngineUnderTest(folder, tp, {"kv_cache_memory_bytes": kv_bytes}))
-        launches = _launches(str(file), tp)
+        stamps = record(EngineUnderTest(folder, tp, dp, dp > 1, {"kv_cache_memory_bytes": kv_bytes}))
+        launches = _launches(str(file), tp, dp)
     if recording is not None:
         recording.write_text(json.dumps(stamps), encoding="utf-8")
-    found = host_of(steps_of(stamps), launches, request_latency_us(stamps))
+    found = host_of(steps_of(stamps), launches, request_latency_us(stamps), tp, dp)
     output.write_text(
-        _host_file(found, f"{model.parent.name or model.name}, {layers or 'all'} layers, TP {tp}", stamps),
+        _host_file(found, f"{model.parent.name or model.name}, {layers or 'all'} layers, TP {tp}, DP {dp}", stamps),
         encoding="utf-8",
     )
     typer.echo(f"{output}: {found.eager_launch_us:.1f} us a launch, {found.prepare_us:.0f} us to prepare")
 
 
-def _launches(config: str, tp: int) -> Launches:
+def _launches(config: str, tp: int, dp: int) -> Launches:
     from aicb.iteration.model import IterationModel
     from aicb.measurements.gpu import get_gpu
     from aicb.model.catalog import load_model
     from aicb.model.partition import Partition
     from aicb.model.precision import Precision
+    from aicb.operators.dispatch import ExpertDispatch
 
-    return IterationModel(load_model(config), Partition(tp=tp), Precision(), get_gpu("h200")).launches(0)
+    partition = Partition(tp=tp, dp=dp, ep=tp * dp if dp > 1 else 1)
+    gathers = ExpertDispatch("all_gather", "all_gather")
+    return IterationModel(load_model(config), partition, Precision(), get_gpu("h200"), dispatch=gathers).launches(0)
 
 
 def _host_file(found: HostModel, what: str, stamps: dict[str, Any]) -> str:
     """YAML that `aicb.iteration.host.load_host` reads; times of the device are not the host's and stay as they are."""
     import yaml
 
-    times = {name: round(time, 2) for name, time in asdict(found).items() if name not in ("step_us", "gap_us")}
+    unmeasured = ("step_us", "gap_us", "speed_spread")
+    known = {name: time for name, time in asdict(found).items() if name not in unmeasured and time is not None}
+    times = {name: round(time, 2) for name, time in known.items()}
     seen = stamps["environment"]
     source = (
         f"aicb profile host: {what}; {seen['cpu']}, {seen['cores']} cores, {', '.join(seen['gpus'])}, "

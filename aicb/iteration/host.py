@@ -27,7 +27,12 @@ Qwen3-30B-A3B in one session, 36 in another and 71 in a third. Hosts that were m
 with its source; another is a YAML file like those. ``python -m tests.validation.iteration_vs_engine`` prints what
 results. Ignored: that hosts which have waited for 60 ms prepare and launch up to 1.5 times as long for some 10 ms,
 tokenisation and detokenisation of text (`frontend` of the simulator has them), structured output, stalls of the Python
-runtime, and that ranks wait for each other's hosts.
+runtime, and dummy batches that a data-parallel rank is in when a request comes.
+
+Engines with several workers (`HostModel.of_workers`) have processes for them, all-reduces outside graphs and, as
+data-parallel ranks that share experts, more (`aicb.iteration.launches.COLLECTIVES`). A second worker does not slow the
+first: one, two and four engines at once launch in the same time, relative to the processes' own speed. That speed is
+what differs, by a factor of two between processes and minutes of one virtual machine, and the slowest worker counts.
 """
 
 from __future__ import annotations
@@ -37,6 +42,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from functools import cache
 from pathlib import Path
+from statistics import NormalDist
 
 from aicb.data import FOLDER
 from aicb.iteration.launches import Launches
@@ -47,6 +53,38 @@ from boundary.yaml_text import parse_yaml_mapping
 
 MOST_US = 10**9
 """An hour and more is no time of a step."""
+
+
+OF_WORKERS = (
+    "launch_us",
+    "piece_launch_us",
+    "eager_launch_us",
+    "prepare_us",
+    "prompt_us",
+    "prompt_token_us",
+    "request_us",
+    "sample_us",
+)
+"""Times of `HostModel` that pass in workers."""
+
+
+HAND_OVER_LAUNCHES, AGREEING_LAUNCHES, LOGITS_LAUNCHES = 3.9, 10.0, 6.0
+"""What engines of several workers do besides, in launches outside graphs of the same host, whose time is the one thing
+known of every host (``tests/data/engine/vllm-h100-host-workers.json.gz`` and ``-host-parts.json.gz``, Qwen3-30B-A3B).
+
+Handing over takes 257 to 279 us where a launch takes 69, and 252 to 403 where it takes 63 to 119. Preparing takes 8.7
+calls of attention with one worker and 14.4 with two data-parallel ranks, of which agreeing is 3.7: 5.7 calls are 10
+launches. Sampling takes 0.36 (decodes) to 0.50 ms (prompts) more with TP 2, 5.2 and 7.2 launches."""
+
+
+def slowest_of(workers: int, spread: float) -> float:
+    """How many times longer the slowest of so many workers takes than one in the mean."""
+    return 1.0 + spread * _largest_of_normals(workers) if workers > 1 else 1.0
+
+
+def _largest_of_normals(count: int) -> float:
+    """Expected largest of so many standard normal values (Blom 1958, within 0.03 of the integral for two and more)."""
+    return NormalDist().inv_cdf((count - 0.375) / (count + 0.25))
 
 
 class GraphMode(Enum):
@@ -90,6 +128,17 @@ class HostModel:
     Qwen3-8B, Qwen3-30B-A3B and DeepSeek-V3 with 8 layers, least squares."""
     request_latency_us: float = 1340.0
     """Client to scheduler, and result to client."""
+    hand_over_us: float | None = None
+    """From the scheduler to a worker in a process of its own, as engines of several workers have them; ``None``: 3.9
+    launches."""
+    agree_us: float | None = None
+    """More to prepare where data-parallel ranks share experts: they agree on padding and graphs, by an all-reduce
+    between processors, and wait for each other in it; ``None``: 10 launches."""
+    logits_us: float | None = None
+    """More to sample where tensor-parallel ranks gather logits; ``None``: 6 launches."""
+    speed_spread: float = 0.23
+    """Relative standard deviation of the time that workers' processes take for the same: cores of a virtual machine
+    are not equally fast. Of 13 recordings in ``vllm-h100-host-parts.json.gz``, by their calls of attention."""
 
     def launching_us(self, mode: GraphMode, launches: Launches) -> float:
         """Host time to launch and sample one iteration of a stage; ``mode``: what is replayed."""
@@ -99,8 +148,29 @@ class HostModel:
             case GraphMode.PIECEWISE:
                 passed_us = self.launch_us + self.piece_launch_us * launches.pieces
             case GraphMode.EAGER:
-                passed_us = self.eager_launch_us * launches.eager
+                passed_us = self.eager_launch_us * launches.eager_time
         return passed_us + self.sample_us
+
+    def of_workers(self, tp: int, dp: int) -> HostModel:
+        """Of an engine whose workers wait for one another: ``tp`` in each of ``dp`` data-parallel ranks.
+
+        The scheduler's output is handed over to the workers' processes; the first of tensor-parallel ranks gathers
+        logits; data-parallel ranks agree on padding and graphs. Whatever a worker does is done when the slowest is.
+        """
+        workers = tp * dp
+        if workers == 1:
+            return self
+        slowest = slowest_of(workers, self.speed_spread)
+        own_us = {name: getattr(self, name) * slowest for name in OF_WORKERS}
+        own_us["prepare_us"] += self._or_launches(self.hand_over_us, HAND_OVER_LAUNCHES)
+        if dp > 1:
+            own_us["prepare_us"] += self._or_launches(self.agree_us, AGREEING_LAUNCHES)
+        if tp > 1:
+            own_us["sample_us"] += self._or_launches(self.logits_us, LOGITS_LAUNCHES)
+        return replace(self, **own_us)
+
+    def _or_launches(self, time_us: float | None, launches: float) -> float:
+        return launches * self.eager_launch_us if time_us is None else time_us
 
     def of_drafts(self) -> HostModel:
         """Of a pass that drafts, within an iteration of the model's."""
@@ -113,6 +183,9 @@ class HostModel:
             sample_us=0.0,
             step_us=0.0,
             gap_us=0.0,
+            hand_over_us=0.0,
+            agree_us=0.0,
+            logits_us=0.0,
         )
 
 

@@ -387,7 +387,8 @@ class IterationModel:
 
     def _host_times(self, stage: int) -> _core.HostTimes:
         """For C++."""
-        host, launches = self.host, self.launches(stage)
+        partition, launches = self.partition, self.launches(stage)
+        host = self.host.of_workers(partition.tp, partition.dp if self._shares_experts else 1)
 
         def picoseconds(time_us: float) -> int:
             return round(time_us * PS_PER_US)
@@ -399,13 +400,13 @@ class IterationModel:
             prompt_ps=picoseconds(host.prompt_us),
             token_ps=picoseconds(host.prompt_token_us),
             request_ps=picoseconds(host.request_us),
-            full_ps=picoseconds(self._launching_us(GraphMode.FULL, launches)),
-            piecewise_ps=picoseconds(self._launching_us(GraphMode.PIECEWISE, launches)),
-            eager_ps=picoseconds(self._launching_us(GraphMode.EAGER, launches)),
+            full_ps=picoseconds(self._launching_us(host, GraphMode.FULL, launches)),
+            piecewise_ps=picoseconds(self._launching_us(host, GraphMode.PIECEWISE, launches)),
+            eager_ps=picoseconds(self._launching_us(host, GraphMode.EAGER, launches)),
         )
 
-    def _launching_us(self, mode: GraphMode, launches: Launches) -> float:
-        return self.host.launching_us(mode, launches)
+    def _launching_us(self, host: HostModel, mode: GraphMode, launches: Launches) -> float:
+        return host.launching_us(mode, launches)
 
     def launches(self, stage: int) -> Launches:
         """Of a prompt; a batch of decodes launches as much, but for latent attention."""
@@ -472,6 +473,6 @@ class _DraftingModel(IterationModel):
     def _token_operators(self, tokens: int, stage: int) -> list[Operator]:  # noqa: ARG002
         return self._as_run(self._drafter.token_operators(tokens))
 
-    def _launching_us(self, mode: GraphMode, launches: Launches) -> float:
+    def _launching_us(self, host: HostModel, mode: GraphMode, launches: Launches) -> float:
         """vLLM replays no full graphs of drafters."""
-        return super()._launching_us(GraphMode.PIECEWISE if mode is GraphMode.FULL else mode, launches)
+        return super()._launching_us(host, GraphMode.PIECEWISE if mode is GraphMode.FULL else mode, launches)

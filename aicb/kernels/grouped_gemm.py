@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator
+from collections import defaultdict
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import product
 from typing import ClassVar, Literal, Self
@@ -35,6 +36,8 @@ from boundary.errors import InputError
 
 TiledLayout = Literal["masked", "contiguous"]
 Layout = Literal[TiledLayout, "gathered"]
+Site = tuple[int, int, int]
+"""Experts of a rank, columns, inner size."""
 OPERATIONS = ("grouped_gemm_masked", "grouped_gemm_contiguous", "grouped_gemm_gathered")
 UNMEASURED = 0.3
 """Relative error (68 %) of bf16 expert products taken from fp8: vLLM's iterations of Qwen3-30B-A3B lie within it."""
@@ -50,6 +53,13 @@ ENGINE_TOKENS = (*GATHERED_TOKENS[:-1], 6144, 8192, 12288, 16384)
 """Tokens of batches of an engine's kernel, whose tiles depend on them."""
 UNIFORM = "multinomial"
 """Distribution of the times of an engine's kernel: every token draws its experts with equal chance."""
+SLICED_RUN = "vllm_experts_sliced"
+"""Run of more widths of the engine's kernel, each a surface of its own: with those before on one, they would bend
+it."""
+SHARED_EXPERTS = (8, 128, 512)
+"""Of all ranks together, in measurements of the engine's kernel with shared experts."""
+SHARED = " of "
+"""Between the distribution and the experts of all ranks, where those of a point are one rank's of several."""
 SKEWED_TOKENS = (16, 64, 128, 512, 2048)
 _OPERAND_LIMIT_BYTES = 40 << 30
 _ROW_ALIGNMENT = 128
@@ -82,6 +92,8 @@ class GroupedGemm(Kernel):
     """Rows of the fullest local expert; ``None`` where only the total is known."""
     has_bias: bool = field(default=False, kw_only=True)
     """Each expert adds a bf16 vector ``[n]`` on the way out, which takes no time of its own."""
+    is_shared: bool = field(default=False, kw_only=True)
+    """These are one rank's of the experts that several share, and the kernel gets the pairs of all."""
 
     def cost(self, precision: Precision) -> KernelCost:
         """Weights of active experts are read; those of the others are not."""
@@ -130,19 +142,20 @@ class GroupedGemm(Kernel):
         Nor does another kernel stand for an engine's of gathered fp8 experts.
         """
         assert isinstance(variant, tuple)
-        layout, dtype = variant
+        layout, dtype, *shared = variant
         if dtype == "mxfp4":
             return None
-        surfaces = _surfaces(measured, layout, dtype)
+        surfaces, sites = _surfaces(measured, layout, dtype, is_shared=bool(shared))
         if surfaces:
-            return ExpertTimes(surfaces)
+            return ExpertTimes(surfaces, sites)
         if dtype == "fp8":
             return None
-        return BorrowedTimes(ExpertTimes(_surfaces(measured, layout, "fp8")))
+        return BorrowedTimes(ExpertTimes(*_surfaces(measured, layout, "fp8", is_shared=False)))
 
-    def variant(self, precision: Precision) -> tuple[Layout, WeightDtype]:
+    def variant(self, precision: Precision) -> tuple[Layout, WeightDtype] | tuple[Layout, WeightDtype, str]:
         del precision
-        return self.layout, self.dtype
+        own = self.layout, self.dtype
+        return (*own, "shared") if self.is_shared else own
 
     @property
     def measured_as(self) -> tuple[str, str | None]:
@@ -181,13 +194,49 @@ class GroupedGemm(Kernel):
                 yield from _partition_points(swept, moe, dtype, parts)
 
 
+def experts_of_all_ranks(point: Point) -> int:
+    """Experts of a layer, of which a point's ``groups`` are one rank's."""
+    _, _, total = point.distribution.partition(SHARED)
+    return int(total) if total else point["groups"]
+
+
+def shared_points(
+    experts: int, experts_per_token: int, ranks: int, columns: tuple[int, int], tokens: Sequence[int]
+) -> Iterator[Point]:
+    """Both projections of bf16 experts that ranks share, on the rank with the most rows.
+
+    Args:
+        experts, experts_per_token: of a layer.
+        ranks: that share them.
+        columns: hidden size, width of an expert.
+        tokens: of all ranks together, a batch each.
+    """
+    hidden, width = columns
+    for batch in tokens:
+        rows = busiest_rank(expert_rows(UNIFORM, experts, batch, experts_per_token), ranks)
+        if not rows.sum():
+            continue
+        shape = {"m": batch * experts_per_token, "groups": len(rows), "active_groups": int((rows > 0).sum())}
+        shape |= {"rows": int(rows.sum()), "max_rows": int(rows.max()), "batch": batch}
+        for n, k, per_row in ((2 * width, hidden, experts_per_token), (hidden, width, 1)):
+            yield point(
+                "grouped_gemm_gathered",
+                "bf16",
+                shape | {"n": n, "k": k, "experts_per_token": per_row},
+                lengths=tuple(int(count) for count in rows),
+                distribution=f"{UNIFORM}{SHARED}{experts}",
+            )
+
+
 class ExpertTimes(KernelTimes[GroupedGemm]):
     """Grouped GEMM of one layout and format: sites (experts, active experts, n, k), axis rows per active expert.
 
     bf16 takes the times of the gathered layout: engines run bf16 experts in one fused kernel that gathers its rows. fp8
     does so where the layout is "gathered". Rows of vLLM's own kernel (``ENGINE_KERNEL``), taken under uniform routing,
     where experts at the edge of a row tile need two, are a surface by themselves: two kernels on one would bend it. Of
-    bf16 our kernel, measured at all expert-parallel sizes, stands in beyond the reach of those.
+    ranks that share experts, for whose numbers vLLM ships no tiles, and of slices measured later (`SLICED_RUN`), each
+    measured site is one. Of bf16 our kernel, measured at all expert-parallel sizes, stands in beyond the reach of
+    those.
 
     Of other kernels only rows measured with equal experts are used: the kernel states total rows, so skew among the
     experts of one rank (measured +0 to +37 % masked, −3 to +11 % contiguous at the tile edge) is not modelled.
@@ -195,8 +244,9 @@ class ExpertTimes(KernelTimes[GroupedGemm]):
 
     has_stand_ins = True
 
-    def __init__(self, surfaces: list[Surface]):
+    def __init__(self, surfaces: list[Surface], sites: Mapping[Site, Surface]):
         self.surface, *self._stand_ins = surfaces
+        self._sites = sites
 
     @staticmethod
     def shape_of(kernel: GroupedGemm) -> Shape:
@@ -205,16 +255,19 @@ class ExpertTimes(KernelTimes[GroupedGemm]):
 
     def price(self, kernel: GroupedGemm) -> Estimate:
         shape = self.shape_of(kernel)
-        found = self.surface.price(*shape)
+        found = self._surface_of(kernel).price(*shape)
         others = [other.price(*shape) for other in self._stand_ins] if found.is_estimate else []
         return next((other for other in others if not other.is_estimate), found)
 
     def place(self, kernel: GroupedGemm) -> tuple[Surface, Shape]:
         kernel.check()
-        return self.surface, self.shape_of(kernel)
+        return self._surface_of(kernel), self.shape_of(kernel)
 
     def parts(self, kernel: GroupedGemm) -> tuple[Surface, list[Shape]]:
-        return self.surface, [self.shape_of(kernel)]
+        return self._surface_of(kernel), [self.shape_of(kernel)]
+
+    def _surface_of(self, kernel: GroupedGemm) -> Surface:
+        return self._sites.get((kernel.groups, kernel.n, kernel.k), self.surface)
 
 
 class BorrowedTimes(KernelTimes[GroupedGemm]):
@@ -229,21 +282,39 @@ class BorrowedTimes(KernelTimes[GroupedGemm]):
         return Estimate(twice.time_us, True, source, UNMEASURED)
 
 
-def _surfaces(measured: MeasuredTimes, layout: Layout, dtype: GemmDtype) -> list[Surface]:
-    """The surface of a layout and those that stand in for it; none without measurements."""
+def _surfaces(
+    measured: MeasuredTimes, layout: Layout, dtype: GemmDtype, *, is_shared: bool
+) -> tuple[list[Surface], dict[Site, Surface]]:
+    """The surface of a layout and those that stand in for it, none without measurements; those of single sites."""
     op = "grouped_gemm_gathered" if dtype == "bf16" else f"grouped_gemm_{layout}"
-    kernels = [measured.table.select(op, dtype, "even")]
+    kernels, alone = [measured.table.select(op, dtype, "even")], list[KernelRow]()
     if op == "grouped_gemm_gathered":
-        kernels = [_engine_rows(measured.table, dtype), [row for row in kernels[0] if row.kernel != ENGINE_KERNEL]]
+        engine = _engine_rows(measured.table, dtype)
+        own = [row for row in kernels[0] if row.kernel != ENGINE_KERNEL]
+        alone = [row for row in engine if row.run.endswith(SLICED_RUN)]
+        kernels = [[row for row in engine if not row.run.endswith(SLICED_RUN)], own]
+        if is_shared:
+            alone = _shared_rows(measured.table, dtype)
+            kernels.insert(0, alone)
     tiles: TiledLayout = "masked" if layout == "gathered" else layout  # gathered rows fill tiles of their expert alone
     reference = grouped_reference(measured.gpu, tiles, dtype, measured.timing == "graph")
-    return [_surface(reference, rows, measured) for rows in kernels if rows]
+    by_site: defaultdict[Site, list[KernelRow]] = defaultdict(list)
+    for row in alone:
+        by_site[row["groups"], row["n"], row["k"]].append(row)
+    sites = {site: _surface(reference, rows, measured) for site, rows in by_site.items()}
+    return [_surface(reference, rows, measured) for rows in kernels if rows], sites
 
 
 def _engine_rows(table: KernelTable, dtype: GemmDtype) -> list[KernelRow]:
     """Expert products of the engine's kernel."""
     uniform = table.select("grouped_gemm_gathered", dtype, UNIFORM)
     return [row for row in uniform if row.kernel == ENGINE_KERNEL]
+
+
+def _shared_rows(table: KernelTable, dtype: GemmDtype) -> list[KernelRow]:
+    """The same of ranks that share the experts, whatever the number of all."""
+    kinds = [f"{UNIFORM}{SHARED}{count}" for count in SHARED_EXPERTS]
+    return [row for kind in kinds for row in table.select("grouped_gemm_gathered", dtype, kind)]
 
 
 def _surface(reference: ReferenceModel, rows: list[KernelRow], measured: MeasuredTimes) -> Surface:

@@ -134,7 +134,7 @@ class Kernel(ABC):
         yield from ()
 
 
-NOT_DIMENSIONS = frozenset({"rows", "moved_bytes", "active_groups", "largest_group_rows", "has_bias"})
+NOT_DIMENSIONS = frozenset({"rows", "moved_bytes", "active_groups", "largest_group_rows", "has_bias", "is_shared"})
 """Fields that may be below 1."""
 
 AnyKernel = TypeVar("AnyKernel", bound=Kernel, contravariant=True)

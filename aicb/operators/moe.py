@@ -78,9 +78,12 @@ def _replicated_tokens(
     """Every rank has all tokens and sums the outputs of its experts into ``[T, h]``.
 
     fp8 experts get their rows copied and quantised. bf16 experts run in a kernel that gathers them by index (vLLM's
-    fused MoE), for which the (token, expert) pairs are sorted.
+    fused MoE), for which the (token, expert) pairs are sorted. Where ranks share them, all pairs are: those of others'
+    experts become rows of zeros, which the activation and the sum go over as well.
     """
     rows, hidden, count = load.rows, shape.hidden, shape.count
+    is_shared = shares_bf16_experts(shape)
+    pairs = float(tokens * moe.experts_per_token) if is_shared else rows
     if shape.is_fp8:
         gather = [
             elementwise(
@@ -89,12 +92,32 @@ def _replicated_tokens(
             quant("moe_quant", rows, hidden, count=count, phase=Phase.EXPERTS),
         ]
     else:
-        gather = [_sorted_pairs(moe, tokens, count)]
+        gather = [_sorted_pairs(moe, tokens, count), *([_expert_map(count)] if is_shared else [])]
     return [
         *gather,
-        *_grouped(moe, shape, load, "masked" if is_decode else "contiguous"),
-        _weighted_sum(rows, tokens, hidden, count),
+        *_grouped(moe, shape, load, "masked" if is_decode else "contiguous", activated=pairs),
+        _weighted_sum(pairs, tokens, hidden, count),
     ]
+
+
+def shares_bf16_experts(shape: RankShape) -> bool:
+    """Whether this is one of several ranks with bf16 experts of their own."""
+    return shape.partition.ep > 1 and shape.precision.weights == "bf16"
+
+
+def _expert_map(count: int) -> Operator:
+    """Places of the tiles' experts on this rank: two small kernels (vLLM 0.24.0, ``moe_align_block_size.py``)."""
+    return elementwise("moe_expert_map", "add", (1, _TILES), INDEX_BYTES, count=2 * count, phase=Phase.EXPERTS)
+
+
+_TILES = 512
+"""Of a batch; their number hardly matters."""
+
+
+def _output_copy(tokens: int, shape: RankShape) -> Operator:
+    """What a scatter brought back is copied to where the layer expects it (``prepare_finalize/naive_dp_ep.py``)."""
+    size = (tokens, shape.hidden)
+    return elementwise("moe_output", "add", size, 2 * ACTIVATION_BYTES, count=shape.count, phase=Phase.EXPERTS)
 
 
 def _gathered_tokens(moe: MoeFfn, shape: RankShape, tokens: int, load: RankLoad) -> list[Operator]:
@@ -128,7 +151,8 @@ def _tokens_of_all(
     there, back = travel(moe, shape, sent, kind)
     experts = _replicated_tokens(moe, shape, sent.group, load, is_decode=is_decode)
     if not quantises_first(kind, shape):
-        return [there, *experts, back]
+        is_copied = kind == "all_gather" and sent.own and shares_bf16_experts(shape)
+        return [there, *experts, back, *([_output_copy(sent.own, shape)] if is_copied else [])]
     hidden, count = shape.hidden, shape.count
     quantised = [quant("moe_quant", sent.own, hidden, count=count, phase=Phase.EXPERTS)] if sent.own else []
     return [*quantised, there, _permuted(load.rows, shape), *(op for op in experts if op.name not in _GATHERED), back]
@@ -196,19 +220,23 @@ def expected_load(moe: MoeFfn, partition: Partition, tokens: int) -> RankLoad:
     return RankLoad(rows, active, rows / active)
 
 
-def _grouped(moe: MoeFfn, shape: RankShape, load: RankLoad, layout: Layout) -> list[Operator]:
-    """Up projection, activation, down projection over the local experts."""
+def _grouped(
+    moe: MoeFfn, shape: RankShape, load: RankLoad, layout: Layout, *, activated: float | None = None
+) -> list[Operator]:
+    """Up projection, activation (of ``activated`` rows, by default of the load's), down projection over the local
+    experts."""
     partition, dtype = shape.partition, shape.precision.weights
     slots_per_rank = partition.expert_slots_per_rank(moe.experts)
     rows, active, largest = load
     tp = partition.tp if partition.moe_layout is MoeLayout.TENSOR else 1
     width = split(moe.intermediate, tp, "expert intermediate columns")
     experts, has_bias = (rows, slots_per_rank, active), moe.has_biases
-    up = GroupedGemm(*experts, 2 * width, shape.hidden, dtype, layout, largest, has_bias=has_bias)
-    down = GroupedGemm(*experts, shape.hidden, width, dtype, layout, largest, has_bias=has_bias)
+    traits = {"has_bias": has_bias, "is_shared": activated is not None and shares_bf16_experts(shape)}
+    up = GroupedGemm(*experts, 2 * width, shape.hidden, dtype, layout, largest, **traits)
+    down = GroupedGemm(*experts, shape.hidden, width, dtype, layout, largest, **traits)
     return [
         grouped_gemm("moe_gate_up", up, shape.count),
-        silu_mul("moe_silu_mul", rows, width, shape, phase=Phase.EXPERTS),
+        silu_mul("moe_silu_mul", rows if activated is None else activated, width, shape, phase=Phase.EXPERTS),
         grouped_gemm("moe_down", down, shape.count),
     ]
 

@@ -10,7 +10,7 @@ from aicb import Partition, ZipfLoad
 from aicb.experts.placed import PlacedExperts
 from boundary.errors import InputError
 from netsim.units import PS_PER_S
-from tests.integration.small_runs import config, pool, simulate
+from tests.integration.small_runs import NO_HOST, config, pool, simulate
 from vidur_pd.metrics.result import Result
 from vidur_pd.metrics.summary import RebalancingSummary
 from vidur_pd.simulation.plan import plan_simulation
@@ -84,7 +84,7 @@ def test_drift_costs_what_rebalancing_takes_back() -> None:
     rows = [(2_100_000 + 300_000 * index, 4000, 1) for index in range(6)]
 
     def last_s(**engine: Any) -> float:
-        found = run(rows, pools=pools, **engine).requests[-1]
+        found = run(rows, pools=pools, **NO_HOST, **engine).requests[-1]
         return (found.completed_ps - found.arrived_ps) / PS_PER_S
 
     drift = {"correlation_s": 0.1, "step_s": 2.0}

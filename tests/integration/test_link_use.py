@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from tests.integration.small_runs import config, pool, simulate
+from tests.integration.small_runs import NO_HOST, config, pool, simulate
 from vidur_pd.execution.coupling.plan import COLLECTIVE, KV
 from vidur_pd.metrics.links import OFFERED, USE
 from vidur_pd.metrics.result import Result
@@ -155,9 +155,8 @@ def test_collectives_that_change_speed_carry_their_bytes_all_the_same() -> None:
 def test_a_link_that_is_slow_for_a_while_is_measured_by_what_it_has_then(coupling: str) -> None:
     """From 20 to 60 ms the NIC of a decode GPU has a tenth of 20 Gbit/s, which transfers fill."""
     fault = {"kind": "slow_link", "between": ["gpu4", "leaf2.0"], "share": 0.1, "at_s": 0.02, "for_s": 0.04}
-    tree = config(
-        SENDERS, topology=UPLINKS, engine=ROOFLINE, network={"coupling": coupling}, output=FINE, faults=[fault]
-    )
+    engine = ROOFLINE | NO_HOST
+    tree = config(SENDERS, topology=UPLINKS, engine=engine, network={"coupling": coupling}, output=FINE, faults=[fault])
     result = simulate(tree, BURST)
     kv = rows_of(result).query("traffic == 'kv'")
     assert fullest(kv) <= 1 + ROUNDING

@@ -5,9 +5,11 @@
 
 Qwen3-30B-A3B and Qwen3-8B in bf16 with TP 2, Qwen3-30B-A3B with DP 2 and EP 2, prefix caching on
 (``tests/data/engine``): prompts alone, steady decodes up to contexts of 16,000 tokens, prompts that share prefixes,
-bursts of five. Times of H100 kernels are transferred from the H200. The simulator gets the engine's profile and what
-the engine's log says: its KV blocks, and how it reduces among ranks. The host is the default, which was chosen before:
-launches of these machines were not measured.
+bursts of five; prompts and decodes of Qwen3-Next-80B-A3B cut to 16 layers with TP 2. Times of H100 kernels are
+transferred from the H200. The simulator gets the engine's profile and what the engine's log says: its KV blocks, and
+how it reduces among ranks. The host is the default, which was chosen before: launches of these machines were not
+measured then. ``HOST`` was measured later on one of their kind, at a speed that differs from theirs as those differ
+from each other.
 """
 
 from __future__ import annotations
@@ -29,44 +31,52 @@ from vidur_pd.simulation.api import prepare
 
 SERVERS = ("tp2-qwen3-30b-a3b", "tp2-qwen3-8b", "dp2-ep2-qwen3-30b-a3b")
 """Partition and model of each measurement, as in its name."""
+HYBRID = "tp2-qwen3-next-l16"
+"""Without serving runs."""
+HOST = "xeon-vm-32-h100"
+"""Of one worker on a machine of the same kind, stamped inside."""
 RUNS = ("serve_prefix", "serve_burst")
 APART_S = 20.0
 """Between prompts that are to be alone."""
 COMPARED_STEPS = 40
+HYBRID_OUTPUTS, HYBRID_STEPS = 40, 12
+"""Tokens of a request of its decodes, and the last of them that were measured."""
 
 
 def measurement(server: str) -> dict[str, Any]:
     return read_measurement(f"vllm-h100-{server}")
 
 
-def compare_prompts(server: str) -> list[Comparison]:
+def compare_prompts(server: str, host: str | None = None) -> list[Comparison]:
     """Medians of first tokens of prompts alone."""
     found = measurement(server)["prefill"]
     requests = [{"arrival": APART_S * index, "n_in": tokens, "n_out": 2} for index, (tokens, _) in enumerate(found)]
-    ttft_ms = seconds(simulate(server, requests).ttft_ps) * 1e3
+    ttft_ms = seconds(simulate(server, requests, host).ttft_ps) * 1e3
     return [
         Comparison(f"prefill of {tokens}", float(np.median(times)) * 1e3, float(simulated))
         for (tokens, times), simulated in zip(found, ttft_ms, strict=True)
     ]
 
 
-def compare_decodes(server: str) -> list[Comparison]:
+def compare_decodes(server: str, host: str | None = None) -> list[Comparison]:
     """Steps in which all requests decode: medians measured, the mean of the last 40 before the first request ends."""
-    rows = []
-    for row in measurement(server)["steady"]:
-        ends_s = []
-        for outputs in (row["n_out"] - COMPARED_STEPS, row["n_out"]):
+    found, rows = measurement(server), []
+    is_hybrid = server == HYBRID
+    steps = HYBRID_STEPS if is_hybrid else COMPARED_STEPS
+    for row in found["decode" if is_hybrid else "steady"]:
+        ends_s, last = [], row.get("n_out", HYBRID_OUTPUTS)
+        for outputs in (last - steps, last):
             requests = [{"arrival": 0.0, "n_in": row["L"], "n_out": outputs} for _ in range(row["B"])]
-            ends_s.append(float(seconds(simulate(server, requests).e2e_ps).min()))
-        step_ms = (ends_s[1] - ends_s[0]) / COMPARED_STEPS * 1e3
+            ends_s.append(float(seconds(simulate(server, requests, host).e2e_ps).min()))
+        step_ms = (ends_s[1] - ends_s[0]) / steps * 1e3
         rows.append(Comparison(f"decode of {row['B']} x {row['L']}", row["itl_p50"] * 1e3, step_ms))
     return rows
 
 
-def compare_serving(server: str, run: str) -> list[Comparison]:
+def compare_serving(server: str, run: str, host: str | None = None) -> list[Comparison]:
     """Means and P90 of a serving run."""
     requests = measurement(server)[run]
-    table = simulate(server, requests)
+    table = simulate(server, requests, host)
     comparisons = []
     for metric, times_ps in {"ttft": table.ttft_ps, "tpot": table.tpot_ps, "e2e": table.e2e_ps}.items():
         measured_s, simulated_s = np.array([request[metric] for request in requests]), seconds(times_ps)
@@ -76,12 +86,18 @@ def compare_serving(server: str, run: str) -> list[Comparison]:
     return comparisons
 
 
-def simulate(server: str, requests: Sequence[dict[str, Any]]) -> Any:
-    """The table of requests, in their order."""
+def simulate(server: str, requests: Sequence[dict[str, Any]], host: str | None = None) -> Any:
+    """The table of requests, in their order; by default on the default host."""
     with tempfile.TemporaryDirectory() as folder:
         trace, configuration = Path(folder) / "trace.jsonl", Path(folder) / "config.yaml"
         trace.write_text("".join(json.dumps(row) + "\n" for row in trace_of(requests)), encoding="utf-8")
-        configuration.write_text(yaml.safe_dump(_configuration(server, trace)), encoding="utf-8")
+        configured = _configuration(server, trace)
+        configured["engine"] |= {"host": host} if host else {}
+        if server == HYBRID:
+            model = Path(folder) / "config.json"
+            model.write_text(json.dumps(measurement(server)["config"]), encoding="utf-8")
+            configured["model"] = str(model)
+        configuration.write_text(yaml.safe_dump(configured), encoding="utf-8")
         return prepare(configuration).run().table
 
 
@@ -99,7 +115,8 @@ def _configuration(server: str, trace: Path) -> dict[str, Any]:
             "framework": "vllm",
             "max_batched_tokens": 8192,
             "max_seqs": 256,
-            "num_kv_blocks": found["kv_blocks"][0],
+            "prefix_caching": found["args"]["enable_prefix_caching"],
+            "num_kv_blocks": found["kv_blocks"][0] if server != HYBRID else None,  # it has blocks of 544 tokens
         },
         "network": {"collectives": found["collectives"]},
     }
@@ -112,13 +129,18 @@ def _partition(arguments: dict[str, Any]) -> dict[str, int]:
 
 
 def main() -> int:
-    for server in SERVERS:
-        rows = [*compare_prompts(server), *compare_decodes(server)]
-        for run in RUNS:
-            rows += compare_serving(server, run)
-        for row in rows:
+    for server in (*SERVERS, HYBRID):
+        rows, others = (
+            [
+                *compare_prompts(server, host),
+                *compare_decodes(server, host),
+                *(row for run in RUNS if server != HYBRID for row in compare_serving(server, run, host)),
+            ]
+            for host in (None, HOST)
+        )
+        for row, other in zip(rows, others, strict=True):
             times = f"measured {row.measured_ms:9.2f} ms  simulated {row.simulated_ms:9.2f} ms"
-            print(f"{server:21s} {row.name:24s} {times}  {row.error:+6.1%}")
+            print(f"{server:21s} {row.name:24s} {times}  {row.error:+6.1%}  {HOST} {other.error:+6.1%}")
     return 0
 
 

@@ -26,6 +26,12 @@ DISCRIMINATING = {"ep-50", "ep-50-long", "two-100", "over-4", "tp-100", "deepsee
 """Cases in which `isolated` misses the bounds."""
 
 
+ONE_WORKER = "source: the default host without what several workers add\n" + "".join(
+    f"{name}: 0\n" for name in ("hand_over_us", "agree_us", "logits_us", "speed_spread")
+)
+"""Which would take longer than so few layers, and hide their collectives."""
+
+
 def shallow(name: str, folder: Path) -> Case:
     """The case with a part of its layers."""
     case, depth = CASES[name], DEPTHS.get(name, 8)
@@ -33,7 +39,9 @@ def shallow(name: str, folder: Path) -> Case:
     described["config"]["num_hidden_layers"] //= depth
     model = folder / f"{case.model}.yaml"
     model.write_text(yaml.safe_dump(described))
-    return replace(case, model=str(model), every_ms=case.every_ms / depth)
+    host = folder / "host.yaml"
+    host.write_text(ONE_WORKER)
+    return replace(case, model=str(model), every_ms=case.every_ms / depth, engine=case.engine | {"host": str(host)})
 
 
 def misses(errors: dict[str, float]) -> list[str]:

@@ -7,9 +7,24 @@ from functools import cache
 import numpy as np
 import pytest
 
+from aicb.estimators.selection import select_estimator
 from aicb.iteration.host import load_host
-from tests.validation.engine_figures import FOLDER
-from tests.validation.partitions_vs_engine import RUNS, SERVERS, compare_decodes, compare_prompts, compare_serving
+from aicb.measurements.gpu import get_gpu
+from aicb.model.catalog import load_model
+from aicb.model.partition import Partition
+from aicb.model.precision import Precision
+from aicb.operators.dispatch import ExpertDispatch
+from aicb.operators.lists import expert_operators
+from tests.validation.engine_figures import FOLDER, read_measurement
+from tests.validation.partitions_vs_engine import (
+    HOST,
+    HYBRID,
+    RUNS,
+    SERVERS,
+    compare_decodes,
+    compare_prompts,
+    compare_serving,
+)
 
 LIMITS = {"ttft": 0.15, "tpot": 0.06, "e2e": 0.06}
 """Wanted relative errors of means and of P90."""
@@ -21,32 +36,42 @@ MISSES = {
         for run in RUNS
         for latency in LIMITS
     },
-    ("tp2-qwen3-8b", "serve_prefix", "ttft"): ("mean", "P90"),
+    ("tp2-qwen3-8b", "serve_prefix", "ttft"): ("P90",),
 }
-"""Beyond their limits: that host was slower than the default, one run stood still for 1.6 s, bursts are unexplained; of
-experts apart, nothing is within its limit."""
+"""Beyond their limits on the default host: those hosts were slower, one run stood still for 1.6 s, bursts are
+unexplained."""
 PROMPT_MISSES = {
     ("tp2-qwen3-30b-a3b", 1024),
     ("tp2-qwen3-30b-a3b", 3000),
     ("tp2-qwen3-8b", 256),
-    ("tp2-qwen3-8b", 1024),
-    *((EXPERTS_APART, tokens) for tokens in (256, 1024, 3000, 6000, 12000, 16000)),
+    *((EXPERTS_APART, tokens) for tokens in (256, 1024, 3000, 6000, 12000)),
 }
 """Bound by the host, likewise; with experts apart that host took 130 ms for an eager iteration of any length."""
+DECODE_MISSES = {("tp2-qwen3-30b-a3b", "decode of 1 x 512"), (EXPERTS_APART, "decode of 64 x 512")}
+"""9.0 % slow, 6.4 % fast."""
+HYBRID_MISSES = {"decode of 1 x 512", "decode of 1 x 4096", "decode of 256 x 512"}
 
 
 decodes, prompts = cache(compare_decodes), cache(compare_prompts)
 
 
 @pytest.mark.parametrize("server", SERVERS)
-def test_batches_decode_as_measured_unless_ranks_share_experts(server: str) -> None:
-    """Experts apart: 7.3 to 15.5 % fast, 1.0 to 2.2 ms of each step. A single request of the other is 9.0 % slow."""
+def test_batches_decode_as_measured(server: str) -> None:
+    """Experts apart: 1.3 to 6.4 % fast (7.3 to 15.5 % before experts were priced as vLLM runs them there)."""
     rows = decodes(server)
     assert len(rows) == 7
     for row in rows:
-        is_miss = server == EXPERTS_APART or (server, row.name) == ("tp2-qwen3-30b-a3b", "decode of 1 x 512")
+        is_miss = (server, row.name) in DECODE_MISSES
         assert (abs(row.error) <= 0.06) != is_miss, f"{row.name}: {row.error:+.1%}"
-    assert (np.mean([abs(row.error) for row in rows]) <= 0.06) != (server == EXPERTS_APART)
+    assert np.mean([abs(row.error) for row in rows]) <= 0.04
+
+
+def test_a_hybrid_model_on_two_gpus_decodes_as_measured_unless_the_host_holds_it_up() -> None:
+    """One request of 16 layers takes the host longer than the device; 256 are 13.9 % slow."""
+    rows = decodes(HYBRID)
+    assert len(rows) == 9
+    for row in rows:
+        assert (abs(row.error) <= 0.07) != (row.name in HYBRID_MISSES), f"{row.name}: {row.error:+.1%}"
 
 
 @pytest.mark.parametrize("server", SERVERS)
@@ -58,8 +83,15 @@ def test_prompts_take_as_long_as_measured_unless_the_host_holds_them_up(server: 
         assert is_met != ((server, int(row.name.split()[-1])) in PROMPT_MISSES), f"{row.name}: {row.error:+.1%}"
 
 
-@pytest.mark.xfail(strict=True, reason="7.2 and 6.2 %: prompts that the host holds up; 22.8 %: experts apart")
-@pytest.mark.parametrize("server", SERVERS)
+@pytest.mark.parametrize(
+    "server",
+    [
+        *(server for server in SERVERS if server != EXPERTS_APART),
+        pytest.param(
+            EXPERTS_APART, marks=pytest.mark.xfail(strict=True, reason="15.0 %: prompts that the host holds up")
+        ),
+    ],
+)
 def test_prompts_and_decodes_are_as_measured_in_the_mean(server: str) -> None:
     assert np.mean([abs(row.error) for row in (*prompts(server), *decodes(server))]) <= 0.06
 
@@ -73,6 +105,31 @@ def test_servers_have_the_measured_latencies(server: str, run: str) -> None:
         _, latency, figure = row.name.split()
         is_met = abs(row.error) <= LIMITS[latency]
         assert is_met != (figure in MISSES.get((server, run, latency), ())), f"{row.name}: {row.error:+.1%}"
+
+
+def test_on_a_measured_host_ranks_that_share_experts_serve_shared_prefixes_within_limits() -> None:
+    for row in compare_serving(EXPERTS_APART, "serve_prefix", HOST):
+        _, latency, _ = row.name.split()
+        assert abs(row.error) <= LIMITS[latency], f"{row.name}: {row.error:+.1%}"
+
+
+@pytest.mark.parametrize("requests", [2, 16, 64, 160])
+def test_kernels_of_shared_experts_take_as_long_as_in_the_engine(requests: int) -> None:
+    """Of one rank of two, transferred from an H200: products within 9 %; of 2 tokens, on 8 experts, within 25 %."""
+    (row,) = (row for row in read_measurement("vllm-h100-host-parts")["decode_kernels"] if row["requests"] == requests)
+    measured = {"moe_gate_up": row["kernels"]["moe_up"], "moe_down": row["kernels"]["moe_down"]}
+    estimator = select_estimator("auto", get_gpu("h100"), Precision())
+    listed = expert_operators(
+        load_model("qwen3-30b-a3b"),
+        Partition(dp=2, ep=2),
+        Precision(),
+        tokens=requests // 2,
+        group_tokens=requests,
+        is_decode=True,
+        dispatch=ExpertDispatch("all_gather", "all_gather"),
+    )
+    priced = {each.name: estimator.price(each.kernel).time_us for each in listed if each.name in measured}
+    assert priced == pytest.approx(measured, rel=0.09 if requests > 2 else 0.25)
 
 
 def test_a_machine_with_h100s_launches_as_the_default_host_does() -> None:

@@ -38,20 +38,35 @@ class EngineUnderTest:
     folder: str
     """Of the model's ``config.json``."""
     tp: int = 1
+    dp: int = 1
+    """Data-parallel ranks, each with a core of its own."""
+    shares_experts: bool = False
+    """Whether all ranks divide the experts among them (``enable_expert_parallel``)."""
     arguments: dict[str, Any] | None = None
     """More of vLLM's engine arguments."""
 
 
 def record(engine: EngineUnderTest) -> dict[str, Any]:
-    """Stamps of all loads: ``requests``, ``scheduler``, ``workers``, ``traces``, ``environment``."""
+    """Stamps of all loads: ``requests``, ``ranks``, ``traces``, ``environment``."""
     with tempfile.TemporaryDirectory() as stamps:
         os.environ[FOLDER_VARIABLE] = stamps
         recorded = asyncio.run(_record(engine))
-        rows = [json.loads(line) for file in Path(stamps).iterdir() for line in file.read_text().splitlines()]
-    return {**recorded, "scheduler": sorted(rows, key=lambda row: row[1])}
+        return {**recorded, "ranks": stamps_of_ranks(Path(stamps), engine.dp)}
 
 
-async def _record(under_test: EngineUnderTest) -> dict[str, Any]:
+def stamps_of_ranks(folder: Path, dp: int) -> list[dict[str, Any]]:
+    """[data-parallel ranks] ``scheduler``, ``workers``: rows that an engine left."""
+    ranks = []
+    for rank in range(dp):
+        left = folder.glob(f"scheduler-{rank}.jsonl")  # none where the rank got no request
+        scheduler = [json.loads(line) for file in left for line in file.read_text().splitlines()]
+        workers = [json.loads(file.read_text()) for file in sorted(folder.glob(f"worker-{rank}-*.json"))]
+        ranks.append({"scheduler": sorted(scheduler, key=lambda row: row[1]), "workers": workers})
+    return ranks
+
+
+def start(under_test: EngineUnderTest) -> Any:
+    """The engine, with stamps inside."""
     from vllm.engine.arg_utils import AsyncEngineArgs
     from vllm.v1.engine.async_llm import AsyncLLM
 
@@ -61,6 +76,8 @@ async def _record(under_test: EngineUnderTest) -> dict[str, Any]:
         "load_format": "dummy",
         "skip_tokenizer_init": True,
         "tensor_parallel_size": under_test.tp,
+        "data_parallel_size": under_test.dp,
+        "enable_expert_parallel": under_test.shares_experts,
         "max_model_len": 8192,
         "max_num_seqs": max(DECODES),
         "enable_prefix_caching": False,
@@ -69,15 +86,19 @@ async def _record(under_test: EngineUnderTest) -> dict[str, Any]:
         "worker_extension_cls": f"{own}.StampingWorker",
         **(under_test.arguments or {}),
     }
-    engine = AsyncLLM.from_engine_args(AsyncEngineArgs(**arguments))
+    return AsyncLLM.from_engine_args(AsyncEngineArgs(**arguments))
+
+
+async def _record(under_test: EngineUnderTest) -> dict[str, Any]:
+    engine = start(under_test)
     try:
-        client = _Client(engine)
+        client = Client(engine)
         await client.loads(repetitions=2)
         await engine.collective_rpc("start_stamps")
         began = perf_counter()
         client.requests.clear()
         await client.loads(repetitions=REPETITIONS)
-        workers = await engine.collective_rpc("take_stamps")
+        await engine.collective_rpc("leave_stamps")
         traces = {tokens: await client.trace(tokens) for tokens in (256, 1024)}
     finally:
         engine.shutdown()
@@ -86,12 +107,11 @@ async def _record(under_test: EngineUnderTest) -> dict[str, Any]:
         "tp": under_test.tp,
         "began": began,
         "requests": client.requests,
-        "workers": workers,
         "traces": traces,
     }
 
 
-class _Client:
+class Client:
     """Requests and when their tokens came: prompt tokens, sent, received."""
 
     def __init__(self, engine: Any) -> None:
@@ -103,20 +123,20 @@ class _Client:
     async def loads(self, repetitions: int) -> None:
         for tokens in PROMPTS:
             for _ in range(repetitions):
-                await self._request(tokens, 3)
+                await self.request(tokens, 3)
         for requests in DECODES:
-            await asyncio.gather(*(self._request(DECODE_PROMPT, DECODE_STEPS) for _ in range(requests)))
+            await asyncio.gather(*(self.request(DECODE_PROMPT, DECODE_STEPS) for _ in range(requests)))
 
     async def trace(self, tokens: int) -> list[dict[str, Any]]:
         """Launches and kernels of a prompt in each worker; the first trace pays for the profiler and is thrown away."""
         traced: list[dict[str, Any]] = []
         for _ in range(2):
             await self.engine.collective_rpc("start_trace")
-            await self._request(tokens, 1)
+            await self.request(tokens, 1)
             traced = await self.engine.collective_rpc("end_trace")
         return traced
 
-    async def _request(self, tokens: int, outputs: int) -> None:
+    async def request(self, tokens: int, outputs: int) -> None:
         from vllm import SamplingParams
         from vllm.inputs import TokensPrompt
         from vllm.sampling_params import RequestOutputKind

@@ -28,19 +28,25 @@ class Step:
     sample_s: float
     """From the end of the forward pass to the end of sampling."""
     output_s: float
+    calls: dict[str, tuple[int, float]]
+    """How often what `stamping.CALLS` names was called, and the time of all calls in the slowest worker [s]."""
 
 
 def steps_of(recording: dict[str, Any]) -> list[Step]:
-    """Steps of a recording in their order.
+    """Steps of a recording in their order, one data-parallel rank after another.
 
     Raises:
-        InputError: scheduler and workers noted other steps than each other.
+        InputError: scheduler and workers of a rank noted other steps than each other.
     """
-    rows = [row for row in recording["scheduler"] if row[1] >= recording["began"]]
+    return [step for rank in recording["ranks"] for step in _steps_of_rank(rank, recording["began"])]
+
+
+def _steps_of_rank(rank: dict[str, Any], began: float) -> list[Step]:
+    rows = [row for row in rank["scheduler"] if row[1] >= began]
     scheduled = [row for row in rows if row[0] == "schedule"]
     updated = [row for row in rows if row[0] == "update"]
     steps = []
-    for number, workers in enumerate(zip(*recording["workers"], strict=True)):
+    for number, workers in enumerate(zip(*rank["workers"], strict=True)):
         if number >= len(updated) or any(worker[0] != scheduled[number][3] for worker in workers):
             raise InputError(f"stamps: step {number}: found no step of as many tokens in the scheduler, expected one")
         _, begin, end, tokens, requests, prompts = scheduled[number]
@@ -56,9 +62,19 @@ def steps_of(recording: dict[str, Any]) -> list[Step]:
                 launch_s=max(worker[4] - worker[3] for worker in workers),
                 sample_s=max(worker[6] - worker[4] for worker in workers),
                 output_s=updated[number][2] - updated[number][1],
+                calls=_slowest([worker[7] for worker in workers]),
             )
         )
     return steps
+
+
+def _slowest(calls: Sequence[dict[str, Any]]) -> dict[str, tuple[int, float]]:
+    """Calls by name, with the time of the worker that took longest for them."""
+    names = sorted({name for worker in calls for name in worker})
+    slowest = {
+        name: max((worker.get(name, (0, 0.0)) for worker in calls), key=lambda found: found[1]) for name in names
+    }
+    return {name: (int(number), float(time)) for name, (number, time) in slowest.items()}
 
 
 def middle_us(steps: Sequence[Step], part: str) -> float:
@@ -68,7 +84,8 @@ def middle_us(steps: Sequence[Step], part: str) -> float:
 
 def request_latency_us(recording: dict[str, Any]) -> float:
     """From the client's call to the scheduler, and from a result to the client: medians of prompts alone [µs]."""
-    rows = [row for row in recording["scheduler"] if row[1] >= recording["began"]]
+    stamped = (row for rank in recording["ranks"] for row in rank["scheduler"])
+    rows = sorted((row for row in stamped if row[1] >= recording["began"]), key=lambda row: row[1])
     added = [row for row in rows if row[0] == "add"]
     updated = [row[2] for row in rows if row[0] == "update"]
     sent = sorted(recording["requests"], key=lambda request: float(request[1]))

@@ -57,7 +57,8 @@ class StampingScheduler(AsyncScheduler):  # type: ignore[misc]
             self._stamps.append([what, begin, end, sum(tokens.values()), len(tokens), prompts])
 
     def _write(self) -> None:
-        path = os.path.join(os.environ[FOLDER_VARIABLE], f"scheduler-{os.getpid()}.jsonl")
+        rank = self.vllm_config.parallel_config.data_parallel_index
+        path = os.path.join(os.environ[FOLDER_VARIABLE], f"scheduler-{rank}.jsonl")
         with open(path, "a", encoding="utf-8") as file:
             file.writelines(json.dumps(row) + "\n" for row in self._stamps)
         self._stamps.clear()
@@ -66,7 +67,8 @@ class StampingScheduler(AsyncScheduler):  # type: ignore[misc]
 class StampingWorker:
     """What is added to each worker of vLLM.
 
-    Rows, one a step: tokens, graph mode, and when it began, the forward pass began and ended, sampling began and ended.
+    Rows, one a step: tokens, graph mode, and when it began, the forward pass began and ended, sampling began and ended;
+    then calls and seconds within the step of what `CALLS` names.
     """
 
     def start_stamps(self) -> None:
@@ -76,11 +78,20 @@ class StampingWorker:
         self._stamp_steps(runner)
         for owner, name, mode in _forward_passes(runner):
             self._stamp_forward(owner, name, mode)
+        for what, owner, name in _named_calls():
+            self._stamp_call(what, owner, name)
 
-    def take_stamps(self) -> list[list[Any]]:
-        """Steps since the last call."""
+    def leave_stamps(self) -> None:
+        """Writes the steps since the last call; the name of the file says of which worker."""
         taken, self.stamped_steps = self.stamped_steps, []
-        return taken
+        path = os.path.join(os.environ[FOLDER_VARIABLE], f"worker-{self._place()}.json")
+        with open(path, "w", encoding="utf-8") as file:
+            json.dump(taken, file)
+
+    def _place(self) -> str:
+        """Data-parallel rank, and rank within it."""
+        parallel = self.vllm_config.parallel_config  # type: ignore[attr-defined]
+        return f"{parallel.data_parallel_index}-{self.rank}"  # type: ignore[attr-defined]
 
     def start_trace(self) -> None:
         """Begins a trace of launches with torch's profiler."""
@@ -108,7 +119,7 @@ class StampingWorker:
         execute, sample = runner.execute_model, runner.sample_tokens
 
         def stamped_execute(scheduler_output: Any, *args: Any, **kwargs: Any) -> Any:
-            row = [scheduler_output.total_num_scheduled_tokens, "none", perf_counter(), 0.0, 0.0, 0.0, 0.0]
+            row = [scheduler_output.total_num_scheduled_tokens, "none", perf_counter(), 0.0, 0.0, 0.0, 0.0, {}]
             if row[0]:
                 self.stamped_steps.append(row)
             return execute(scheduler_output, *args, **kwargs)
@@ -117,7 +128,7 @@ class StampingWorker:
             begin = perf_counter()
             sampled = sample(*args, **kwargs)
             if self.stamped_steps and not self.stamped_steps[-1][5]:
-                self.stamped_steps[-1][5:] = [begin, perf_counter()]
+                self.stamped_steps[-1][5:7] = [begin, perf_counter()]
             return sampled
 
         runner.execute_model, runner.sample_tokens = stamped_execute, stamped_sample
@@ -136,6 +147,44 @@ class StampingWorker:
             return passed
 
         setattr(owner, name, stamped)
+
+    def _stamp_call(self, what: str, owner: Any, name: str) -> None:
+        run: Callable[..., Any] = getattr(owner, name)
+
+        def stamped(*args: Any, **kwargs: Any) -> Any:
+            begin = perf_counter()
+            returned = run(*args, **kwargs)
+            if self.stamped_steps and not self.stamped_steps[-1][6]:
+                noted = self.stamped_steps[-1][7].setdefault(what, [0, 0.0])
+                noted[0] += 1
+                noted[1] += perf_counter() - begin
+            return returned
+
+        setattr(owner, name, stamped)
+
+
+CALLS = ("agree", "all_reduce", "all_gather", "reduce_scatter", "attention", "experts")
+"""Noted by themselves: agreeing on padding and graphs among data-parallel ranks; launching, outside graphs,
+collectives, attention, and experts with the collectives that they ask for."""
+
+
+def _named_calls() -> list[tuple[str, Any, str]]:
+    """(what, owner, function) of `CALLS`."""
+    import vllm.v1.worker.gpu.model_runner as second_runner
+    import vllm.v1.worker.gpu_model_runner as first_runner
+    from vllm.distributed.device_communicators.cuda_communicator import CudaCommunicator
+    from vllm.model_executor.layers.fused_moe.runner.moe_runner import MoERunner
+    from vllm.v1.attention.backends.flash_attn import FlashAttentionImpl
+
+    return [
+        ("agree", first_runner, "coordinate_batch_across_dp"),
+        ("agree", second_runner, "dispatch_cg_and_sync_dp"),
+        ("all_reduce", CudaCommunicator, "all_reduce"),
+        ("all_gather", CudaCommunicator, "all_gatherv"),
+        ("reduce_scatter", CudaCommunicator, "reduce_scatterv"),
+        ("attention", FlashAttentionImpl, "forward"),
+        ("experts", MoERunner, "_forward_impl"),
+    ]
 
 
 def _forward_passes(runner: Any) -> list[tuple[Any, str, str]]:

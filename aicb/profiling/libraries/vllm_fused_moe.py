@@ -9,6 +9,10 @@ most a quarter of the experts can be active skip the sorting and give every pair
 fp8 experts have weight scales of 128x128 blocks; activations come quantised, one scale per row and 128 columns, by
 kernels of their own (``oracle/fp8.py``: on SM90 this kernel is the first choice unless experts are shared among ranks).
 
+A rank that shares the experts with others gets the pairs of all: vLLM sorts them all, and tiles of experts of other
+ranks write zeros (``moe_align_block_size.py``, ``expert_map``). Such points have the pairs of all experts in ``m``,
+and their number in the distribution (``multinomial of 128``); ``rows`` and ``lengths`` are of the rank's own experts.
+
 Signatures of vLLM 0.24 are used.
 """
 
@@ -21,6 +25,7 @@ from typing import Any
 
 import torch
 
+from aicb.kernels.grouped_gemm import experts_of_all_ranks
 from aicb.kernels.point import Point
 from aicb.profiling.kernel_library import (
     BF16_TOLERANCE,
@@ -68,7 +73,7 @@ class VllmFusedMoe:
             return "bf16 and fp8 only"
         if point.dtype == "fp8" and (point["n"] % _BLOCK[0] or point["k"] % _BLOCK[1]):
             return "vLLM refuses widths that are no multiple of the scale block"
-        if "batch" not in dict(point.shape) or point["rows"] % point["batch"]:
+        if "batch" not in dict(point.shape) or _pairs(point) % point["batch"]:
             return "experts of several ranks: the configuration depends on tokens this point does not tell"
         return None
 
@@ -79,19 +84,19 @@ class VllmFusedMoe:
         width, hidden = (point["n"] // 2, point["k"]) if is_up else (point["k"], point["n"])
         shapes = (experts, 2 * width, hidden), (experts, hidden, width)
         dtype, block = ("fp8_w8a8", _BLOCK) if point.dtype == "fp8" else (None, None)
-        top_k = point["rows"] // tokens
+        top_k = _pairs(point) // tokens
         chosen = self._kernels.try_get_optimal_moe_config(*shapes, top_k, dtype, tokens, block_shape=block)
         return dict(chosen), self._kernels.get_moe_configs(experts, width, dtype, *(block or ())) is not None
 
     def kernel(self, point: Point) -> Kernel:
         config, is_tuned = self.configuration(point)
-        pairs, per_row, k = point["rows"], point["experts_per_token"], point["rows"] // point["batch"]
+        pairs, per_row, k = _pairs(point), point["experts_per_token"], _pairs(point) // point["batch"]
         is_fp8 = point.dtype == "fp8"
         x, w = _operands(point, pairs // per_row)
         out = torch.empty(point["batch"], k, point["n"], device="cuda", dtype=torch.bfloat16)
         routed = _Routing.of(point)
         router_weights = torch.rand(point["batch"], k, device="cuda")
-        sorted_ids, owners, padded = self._assign(routed.experts, config, point["groups"])
+        sorted_ids, owners, padded = self._assign(routed.experts, config, point)
 
         def run() -> None:
             self._kernels.invoke_fused_moe_triton_kernel(
@@ -130,13 +135,24 @@ class VllmFusedMoe:
         tolerance = FP8_TOLERANCE if is_fp8 else BF16_TOLERANCE
         return Kernel("vllm/fused_moe", run, [out], error, tolerance, settings)
 
-    def _assign(self, experts: torch.Tensor, config: dict[str, int], groups: int) -> tuple[Any, Any, Any]:
-        """(pairs sorted by expert or ``None``, expert of each row tile, padded pairs)."""
+    def _assign(self, experts: torch.Tensor, config: dict[str, int], point: Point) -> tuple[Any, Any, Any]:
+        """(pairs sorted by expert or ``None``, expert of each row tile or -1 of other ranks', padded pairs)."""
+        groups, total = point["groups"], experts_of_all_ranks(point)
+        if total > groups:
+            held = torch.full((total,), -1, dtype=torch.int32, device="cuda")
+            held[:groups] = torch.arange(groups, dtype=torch.int32)
+            shared: tuple[Any, Any, Any] = self._align(experts, config["BLOCK_SIZE_M"], total, held)
+            return shared
         if experts.numel() * _SPARSITY <= groups:
             padded = torch.full((1,), experts.numel() * config["BLOCK_SIZE_M"], dtype=torch.int32, device="cuda")
             return None, experts.view(-1), padded
         assigned: tuple[Any, Any, Any] = self._align(experts, config["BLOCK_SIZE_M"], groups)
         return assigned
+
+
+def _pairs(point: Point) -> int:
+    """(token, expert) pairs of all ranks."""
+    return point.get("m", point["rows"])
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,8 +199,12 @@ class _Routing:
 
     @classmethod
     def of(cls, point: Point) -> _Routing:
-        """Pairs of the stated rows per expert in random order, as a router leaves them."""
+        """Pairs of the stated rows per expert in random order, as a router leaves them; those of others' experts
+        even."""
         counts = torch.tensor(point.lengths)
         owner = torch.arange(len(counts), dtype=torch.int32).repeat_interleave(counts)
+        others, elsewhere = experts_of_all_ranks(point) - point["groups"], _pairs(point) - point["rows"]
+        if elsewhere:
+            owner = torch.cat([owner, point["groups"] + torch.arange(elsewhere, dtype=torch.int32) % others])
         shuffled = owner[torch.randperm(len(owner), generator=torch.Generator().manual_seed(len(owner)))]
         return cls(shuffled.view(point["batch"], -1).to("cuda"))

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from aicb.iteration.host import HostModel, known_hosts, load_host
+from aicb.iteration.host import HostModel, known_hosts, load_host, slowest_of
 from aicb.iteration.launches import Launches
 from aicb.iteration.model import IterationModel
 from aicb.measurements.gpu import get_gpu
@@ -56,12 +56,29 @@ def test_launches_are_those_of_the_engine(name: str, measured: dict[str, Any]) -
 
 
 def test_collectives_are_launched_too() -> None:
-    """Two all-reduces a layer."""
-    assert counted("qwen3-8b", Partition(tp=2)).eager == counted("qwen3-8b").eager + 2 * 36 + 1
+    """Two all-reduces a layer and one of the embedding, each of which keeps the host for 2.5 launches."""
+    alone, both = counted("qwen3-8b"), counted("qwen3-8b", Partition(tp=2))
+    assert alone.eager_time == alone.eager
+    assert both.eager == alone.eager + 2 * 36 + 1
+    assert both.eager_time == pytest.approx(alone.eager + 2.5 * 73)
+
+
+def test_the_slowest_of_two_workers_counts_and_what_they_do_together() -> None:
+    """Blom's largest of two normal values is 0.589: 1 + 0.1 · 0.589 = 1.0589 times 20, 100 and 50 us, 3.9 launches of
+    20 us to hand over, 10 to agree, 6 to gather logits."""
+    host = HostModel(eager_launch_us=20.0, prepare_us=100.0, sample_us=50.0, speed_spread=0.1)
+    assert host.of_workers(1, 1) == host
+    tensor, data = host.of_workers(2, 1), host.of_workers(1, 2)
+    assert tensor.eager_launch_us == pytest.approx(21.178, abs=1e-3)
+    assert (tensor.prepare_us, tensor.sample_us) == pytest.approx((105.89 + 78.0, 52.95 + 120.0), abs=0.02)
+    assert (data.prepare_us, data.sample_us) == pytest.approx((105.89 + 78.0 + 200.0, 52.95), abs=0.02)
+    stated = replace(host, hand_over_us=1.0, agree_us=2.0, logits_us=3.0).of_workers(2, 2)
+    assert stated.prepare_us == pytest.approx(100.0 * slowest_of(4, 0.1) + 3.0)
+    assert stated.request_latency_us == host.request_latency_us
 
 
 def test_hosts_are_files_with_a_source(tmp_path: Path) -> None:
-    assert known_hosts() == ["xeon-vm-16", "xeon-vm-16-traced", "xeon-vm-32"]
+    assert known_hosts() == ["xeon-vm-16", "xeon-vm-16-traced", "xeon-vm-32", "xeon-vm-32-h100"]
     assert load_host("xeon-vm-16").eager_launch_us > 1.5 * load_host("xeon-vm-32").eager_launch_us
     own = tmp_path / "own.yaml"
     own.write_text("source: measured\neager_launch_us: 20\n", encoding="utf-8")
