@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
+from boundary.errors import InputError
 from tests.forked_commands import run_forked
 from vidur_pd.config.file import load_config
 from vidur_pd.config.json_schema import json_schema
@@ -126,6 +127,15 @@ def test_quantities_are_shown_as_they_are_written(schema: dict[str, Any]) -> Non
     assert (latency["type"], latency["default"], "maximum" in latency) == ("string", "500ns", False)
     assert "| `nic` | rate, as `400Gbps` | `400Gbps` |" in page()
     assert "| `link_latency` | time, as `25ns` | `500ns` |" in page()
+
+
+def test_a_word_that_is_missing_is_asked_for_by_its_choices(tmp_path: Path) -> None:
+    (tmp_path / "c.yaml").write_text(
+        "model: qwen3-8b\nhardware: h200\nworkload: {kind: trace, path: t.csv}\n"
+        "cluster: {topology: {kind: nvswitch}, pools: [{name: p}]}\n"
+    )
+    with pytest.raises(InputError, match=r"pools\.0\.role: missing, expected one of prefill, decode, mixed$"):
+        load_config(tmp_path / "c.yaml")
 
 
 def test_the_command_prints_the_schema(schema: dict[str, Any], tmp_path: Path) -> None:
