@@ -56,7 +56,14 @@ def print_summary(summary: Mapping[str, object], as_json: bool) -> None:
     console = Console(highlight=False, soft_wrap=True)
     width = max(map(len, summary), default=0)
     for name, value in summary.items():
-        console.print(f"{name:>{width}}  {value}", markup=False)
+        console.print(f"{name:>{width}}  {_shown(value)}", markup=False)
+
+
+def _shown(value: object) -> object:
+    """Six digits of a number that is not whole, those before the point at least; JSON has them all."""
+    if not isinstance(value, float):
+        return value
+    return f"{value:.6g}" if abs(value) < 1e6 else f"{value:.0f}"
 
 
 def _reported(error: Exception) -> tuple[str, int]:

@@ -9,10 +9,18 @@ from pydantic import BeforeValidator, Field, PlainSerializer
 from netsim.topology import MOST_LATENCY_PS
 from netsim.units import MOST_TIME_PS, format_rate_bps, format_time_ps, read_rate_bps, read_time_ps
 
-Rate = Annotated[int, BeforeValidator(read_rate_bps), PlainSerializer(format_rate_bps, when_used="json")]
+Rate = Annotated[
+    int,
+    BeforeValidator(read_rate_bps),
+    PlainSerializer(format_rate_bps, when_used="json"),
+    Field(json_schema_extra={"format": "rate"}),
+]
 """Bit/s."""
 Time = Annotated[
-    int, BeforeValidator(read_time_ps), Field(le=MOST_TIME_PS), PlainSerializer(format_time_ps, when_used="json")
+    int,
+    BeforeValidator(read_time_ps),
+    Field(le=MOST_TIME_PS, json_schema_extra={"format": "time"}),
+    PlainSerializer(format_time_ps, when_used="json"),
 ]
 """Picoseconds."""
 Latency = Annotated[Time, Field(le=MOST_LATENCY_PS)]

@@ -38,7 +38,10 @@ def load_model(name_or_path: str) -> Model:
     if os.path.isfile(path) or path.suffix == ".json":
         return read_config_file(path)
     known = built_in_models()
-    near = difflib.get_close_matches(name_or_path.lower(), known, n=3, cutoff=0.4) or known
+    name = name_or_path.lower()
+    begun = [each for each in known if name and each.startswith(name)]
+    close = difflib.get_close_matches(name, known, n=3, cutoff=0.4)
+    near = list(dict.fromkeys([*begun, *close]))[:3] or known
     raise InputError(
         f"model: found {quoted(name_or_path)}, expected the path of a config.json or a built-in name"
         f" such as {', '.join(near)}"

@@ -111,6 +111,8 @@ def _topology(kind: str, fields: dict[str, str]) -> Topology:
             f"topology {kind}: found --{next(iter(fields))}, expected no field when converting a file, or one of the "
             f"kinds {', '.join(KINDS)}"
         )
+    if not Path(kind).exists():
+        raise InputError(f"topology: found {kind!r}, expected a file that is there, or one of {', '.join(KINDS)}")
     return read_topology(Path(kind))
 
 

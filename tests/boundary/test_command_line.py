@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -10,6 +11,8 @@ import time
 from pathlib import Path
 
 import pytest
+
+from boundary.command_line import print_summary
 
 PROGRAM = """
 import sys, time, typer
@@ -116,3 +119,11 @@ def test_signals_end_in_one_line(number: signal.Signals, message: str) -> None:
         process.send_signal(number)
         _, errors = process.communicate(timeout=30)
     assert (process.returncode, errors) == (128 + number, message)
+
+
+def test_a_summary_shows_six_digits_and_json_all(capsys: pytest.CaptureFixture[str]) -> None:
+    summary = {"time_us": 118.76290093036512, "bytes": 16777216, "wall_ps": 12345678.9, "correct": True}
+    print_summary(summary, as_json=False)
+    assert capsys.readouterr().out.split()[1::2] == ["118.763", "16777216", "12345679", "True"]
+    print_summary(summary, as_json=True)
+    assert json.loads(capsys.readouterr().out) == summary

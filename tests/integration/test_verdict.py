@@ -51,6 +51,11 @@ CASES: dict[str, tuple[list[dict[str, Any]], float, dict[str, Any]]] = {
         16,
         {"output": 300},
     ),
+    "behind decode": (
+        [pool("p", "prefill", engine={"num_kv_blocks": 400}), pool("d", "decode", engine={"num_kv_blocks": 400})],
+        2,
+        {"prompt": 4000, "output": 400, "n": 200},
+    ),
     "link-bound": (PD, 18, {"topology": NIC_25G, "slo": {"ttft_s": 2.0, "tpot_s": 0.02}}),
     "memory-bound": (PD, 14, {"output": 400, "slo": {"ttft_s": 2.0, "tpot_s": 0.009}}),
 }
@@ -60,7 +65,7 @@ GOLDEN = {
     "of what arrives; misses the SLO: # % of the requests within their limits, wanted # %; limited by prefill "
     "compute (p): "
     "prompts queue, and p is busy # % of the time in which they arrive (MFU # %). Next: more instances "
-    "(cluster.pools.p.instances: #).",
+    "(cluster.pools.p.instances, now #).",
     "refused": "Nothing was served: # of # requests were not served (rejected: # prompt and output tokens exceed "
     "the context "
     "window of #). Next: longer contexts or more KV blocks (engine.max_model_len, engine.num_kv_blocks).",
@@ -72,14 +77,18 @@ GOLDEN = {
     "what arrives; misses the SLO: # % of the requests within their limits, wanted # %; limited by KV room (d): "
     "requests wait "
     "for room: KV blocks are taken to # % on average, # % at most. Next: more instances "
-    "(cluster.pools.d.instances: #), or fp# "
+    "(cluster.pools.d.instances, now #), or fp# "
     "KV (engine.kv).",
     "slot-bound": "Overloaded: waiting grows by # s per second to the last arrival, so that the cluster keeps up "
     "with about # % "
     "of what arrives; misses the SLO: # % of the requests within their limits, wanted # %; limited by batch slots "
     "(d): a rank "
-    "has # requests in an iteration, of # slots. Next: more slots (engine.max_seqs: #), or more instances "
-    "(cluster.pools.d.instances: #).",
+    "has # requests in an iteration, of # slots. Next: more slots (engine.max_seqs, now #), or more instances "
+    "(cluster.pools.d.instances, now #).",
+    "behind decode": "Overloaded: waiting grows by # s per second to the last arrival, so that the cluster keeps up "
+    "with about # % of what arrives; misses the SLO: # % of the requests within their limits, wanted # %; limited by "
+    "KV room (d): requests wait for room: KV blocks are taken to # % on average, # % at most; computed prompts hold "
+    "# % of the KV of p until then. Next: more instances (cluster.pools.d.instances, now #), or fp# KV (engine.kv).",
     "link-bound": "Overloaded: waiting grows by # s per second to the last arrival, so that the cluster keeps up "
     "with about # % "
     "of what arrives; misses the SLO: # % of the requests within their limits, wanted # %; limited by a link: "
@@ -88,13 +97,36 @@ GOLDEN = {
     "memory-bound": "Misses the SLO: # % of the requests within their limits, wanted # %; limited by decode "
     "memory bandwidth (d): "
     "a rank decodes # requests a step (memory bandwidth # %, MFU # %). Next: fewer requests a step: more instances "
-    "(cluster.pools.d.instances: #), or weights over more GPUs.",
+    "(cluster.pools.d.instances, now #), or weights over more GPUs.",
 }
 
 
 def masked(text: str) -> str:
     """Numbers as ``#``, those that name nodes too."""
     return re.sub(r"\d+(\.\d+)?", "#", text)
+
+
+def test_of_pools_that_hold_one_request_each_more_decode_helps_as_the_verdict_says() -> None:
+    """A request has 4,400 tokens, 275 of 400 blocks: one at a time in either pool, never full by blocks."""
+    few = {"num_kv_blocks": 400}
+
+    def served(prefill: int, decode: int) -> Summary:
+        pools = [pool("p", "prefill", instances=prefill, engine=few), pool("d", "decode", instances=decode, engine=few)]
+        workload = {
+            "kind": "synthetic",
+            "requests": 60,
+            "arrivals": {"kind": "poisson", "qps": 2},
+            "lengths": {"kind": "fixed", "prefill": 4000, "decode": 400},
+        }
+        return api.simulate(config(pools, workload=workload, routing={"decode_policy": "round_robin"})).summary
+
+    now = served(1, 1)
+    assert all((each.kv_use_max or 0.0) < 0.9 for each in now.pools)
+    assert now.verdict is not None
+    assert (now.verdict.limit, now.verdict.where) == (Limit.KV_ROOM, "d")
+    rate = now.throughput.requests_per_s
+    assert served(2, 1).throughput.requests_per_s < 1.1 * rate
+    assert served(1, 2).throughput.requests_per_s > 1.8 * rate
 
 
 @pytest.mark.parametrize("case", list(CASES))
@@ -115,6 +147,7 @@ def test_the_limit_is_named_apart_from_the_sentence() -> None:
         "refused": Limit.REFUSALS,
         "KV-bound": Limit.KV_ROOM,
         "slot-bound": Limit.BATCH_SLOTS,
+        "behind decode": Limit.KV_ROOM,
         "link-bound": Limit.LINK,
         "memory-bound": Limit.DECODE_MEMORY,
     }

@@ -268,7 +268,7 @@ def test_a_picture_without_a_place_or_a_format_is_refused_before_anything_is_wri
         (("rail_optimized", "--nodes", "two"), "topology nodes: found 'two', expected"),
         (("rail_optimized", "--nodes", "2", "--nic", "fast"), "topology nic: found 'fast', expected a positive rate"),
         (("rail_optimized", "extra"), "topology: found 'extra', expected --field value"),
-        (("torus",), "torus: found no such file, expected a topology"),
+        (("torus",), "topology: found 'torus', expected a file that is there, or one of nvswitch"),
         (("torus", "--nodes", "2"), "topology torus: found --nodes"),
     ],
 )

@@ -9,9 +9,11 @@ from typing import Any
 import pytest
 import yaml
 
+from boundary.errors import InputError
 from tests.forked_commands import run_forked
 from vidur_pd.config.file import load_config
 from vidur_pd.config.json_schema import json_schema
+from vidur_pd.config.reference import page
 from vidur_pd.config.workload import TraceWorkload
 
 EXAMPLES = sorted((Path(__file__).parents[2] / "examples").glob("*.yaml"))
@@ -115,6 +117,25 @@ def test_fields_are_described_by_their_docstrings(schema: dict[str, Any]) -> Non
         if "description" in of
     ]
     assert len(described) > 150
+
+
+def test_quantities_are_shown_as_they_are_written(schema: dict[str, Any]) -> None:
+    """A bare number is refused, so that neither the schema nor the page of options may offer one."""
+    nic = schema["$defs"]["RailOptimizedSpec"]["properties"]["nic"]
+    assert (nic["type"], nic["default"]) == ("string", "400Gbps")
+    latency = schema["$defs"]["RailOptimizedSpec"]["properties"]["link_latency"]
+    assert (latency["type"], latency["default"], "maximum" in latency) == ("string", "500ns", False)
+    assert "| `nic` | rate, as `400Gbps` | `400Gbps` |" in page()
+    assert "| `link_latency` | time, as `25ns` | `500ns` |" in page()
+
+
+def test_a_word_that_is_missing_is_asked_for_by_its_choices(tmp_path: Path) -> None:
+    (tmp_path / "c.yaml").write_text(
+        "model: qwen3-8b\nhardware: h200\nworkload: {kind: trace, path: t.csv}\n"
+        "cluster: {topology: {kind: nvswitch}, pools: [{name: p}]}\n"
+    )
+    with pytest.raises(InputError, match=r"pools\.0\.role: missing, expected one of prefill, decode, mixed$"):
+        load_config(tmp_path / "c.yaml")
 
 
 def test_the_command_prints_the_schema(schema: dict[str, Any], tmp_path: Path) -> None:

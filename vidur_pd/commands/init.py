@@ -13,7 +13,7 @@ MOST_TENSOR_PARALLEL: Final = 8
 
 TEMPLATE: Final = """# {model} on {gpus} × {gpu}: {about}.
 # vidur-pd run {name} -o out
-# All options: the README of vidur_pd; for editors: vidur-pd schema.
+# All options: docs/options.md; for editors: vidur-pd schema.
 seed: 0
 model: {model}                # a built-in name, or the path of a Hugging Face config.json
 hardware: {gpu}

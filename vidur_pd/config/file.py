@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
 
 from boundary.errors import InputError
 from boundary.quoting import quoted
@@ -173,7 +173,7 @@ def _reason(problem: ErrorDetails, root: type) -> str:
         case "extra_forbidden":
             return f"unknown field{_nearest(problem['loc'], root)}"
         case "missing":
-            return "missing, expected a value"
+            return f"missing, expected {_wanted(problem['loc'], root)}"
         case "value_error":
             return str(problem["msg"]).removeprefix("Value error, ")
         case "union_tag_not_found" | "union_tag_invalid":
@@ -186,6 +186,8 @@ def _reason(problem: ErrorDetails, root: type) -> str:
             return f"found {quoted(found)}, expected {_expected(problem)}"
 
 
+KEY_OF_MAPPING = "[key]"
+"""What pydantic ends the location of a wrong key with."""
 _EXPECTED = {
     "greater_than_equal": "at least {ge}",
     "greater_than": "above {gt}",
@@ -226,6 +228,19 @@ def _expected(problem: ErrorDetails) -> str:
     return str(problem["msg"][0].lower() + problem["msg"][1:]).removeprefix("input should be ")
 
 
+def _wanted(loc: tuple[int | str, ...], root: type) -> str:
+    """What a field that is missing may be, where it is a choice of words."""
+    _, models = _follow(loc[:-1], root)
+    fields = [model.model_fields[name] for model in models if (name := str(loc[-1])) in model.model_fields]
+    choices = [
+        str(choice)
+        for field in fields
+        if get_origin(field.annotation) is Literal
+        for choice in get_args(field.annotation)
+    ]
+    return f"one of {', '.join(dict.fromkeys(choices))}" if choices else "a value"
+
+
 def _nearest(loc: tuple[int | str, ...], root: type) -> str:
     _, models = _follow(loc[:-1], root)
     known = sorted({name for model in models for name in model.model_fields})
@@ -246,6 +261,8 @@ def _follow(loc: tuple[int | str, ...], root: type) -> tuple[list[int | str], li
             current = [model for field in named for model in _models(field.annotation)]
         elif tagged:
             current = tagged
+            continue
+        if part == KEY_OF_MAPPING:
             continue
         path.append(part)
     return path, current

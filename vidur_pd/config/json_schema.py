@@ -10,17 +10,19 @@ from __future__ import annotations
 import ast
 import inspect
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
 from pydantic import BaseModel
 
 from boundary.fields import Section
+from netsim.units import format_rate_bps, format_time_ps
 from vidur_pd.config import SimulationConfig
 
 BOUNDS: Final = {"ge": "minimum", "le": "maximum", "gt": "exclusiveMinimum", "lt": "exclusiveMaximum"}
 """Names of JSON Schema for those that pydantic leaves where a check comes before."""
-
+QUANTITIES: Final[Mapping[str, Callable[[int], str]]] = {"rate": format_rate_bps, "time": format_time_ps}
+"""Formats of numbers that are only taken as text with a unit (`netsim.quantities`)."""
 
 SHORT_FORMS: Final = {
     "PoolConfig": {
@@ -95,9 +97,20 @@ def _widen(node: Any) -> None:
         if ours in node and isinstance(node[ours], int | float):
             node[theirs] = node.pop(ours)
     node.pop("default", None) if isinstance(node.get("default"), dict) else None
+    if isinstance(quantity := node.get("format"), str) and quantity in QUANTITIES:
+        _as_text(node, QUANTITIES[quantity])
     if node.get("type") in ("integer", "number"):
         node["type"] = [node["type"], "string"]
     if node.get("type") == "object" and "properties" in node:
         node["type"] = ["object", "string"]
     for value in node.values():
         _widen(value)
+
+
+def _as_text(node: dict[str, Any], write: Callable[[int], str]) -> None:
+    """A quantity as it is written: with its unit, which bounds in bit/s or picoseconds would not tell."""
+    node["type"] = "string"
+    for bound in BOUNDS.values():
+        node.pop(bound, None)
+    if isinstance(default := node.get("default"), int):
+        node["default"] = write(default)

@@ -24,6 +24,8 @@ What engines fill in where a field has no default is in `vidur_pd/data/engines`.
 """
 FAR: Final = 1e6
 """Bounds beyond are there for the arithmetic alone."""
+EXAMPLES: Final = {"rate": "400Gbps", "time": "25ns"}
+"""Of what is written with a unit, by its format in the schema."""
 ROOT: Final = "The configuration"
 
 
@@ -103,6 +105,8 @@ def _plain(of: Schema) -> str:
     if "object" in kinds:
         values = of.get("additionalProperties")
         return f"mapping to {_kind(values) or 'anything'}" if isinstance(values, Mapping) else "mapping"
+    if (quantity := of.get("format")) in EXAMPLES:
+        return f"{quantity}, as `{EXAMPLES[quantity]}`"
     names = {"string": "text", "boolean": "true or false"}
     return " or ".join(names[kind] for kind in kinds if kind in names)
 

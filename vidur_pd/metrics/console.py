@@ -166,7 +166,10 @@ def _warnings(summary: Summary) -> Iterator[str]:
     yield from not_served(summary)
     workload = summary.workload
     if summary.caches_in_vain:
-        yield "prefix caching cannot hit: the trace does not say what prompts share (workload.shared_prefix_tokens)"
+        yield (
+            "prefix caching cannot hit: the trace does not say what prompts share (hash_ids of its rows, or "
+            "workload.shared_prefix_tokens)"
+        )
     if workload.skipped_rows:
         yield f"{workload.skipped_rows} rows of the workload without output were skipped"
     if workload.trimmed_requests:

@@ -42,3 +42,9 @@ def distribution(values_s: NDArray[np.float64], weights: NDArray[np.int64] | Non
 
     mean = float(np.dot(values_s, counts) / total)
     return Distribution(mean=mean, p50=quantile(0.5), p90=quantile(0.9), p99=quantile(0.99))
+
+
+def milliseconds_text(value_s: float) -> str:
+    """A time in milliseconds: four digits, and those before the point at least."""
+    value = 1e3 * value_s
+    return f"{value:.4g}" if abs(value) < 1e4 else f"{value:.0f}"

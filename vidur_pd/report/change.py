@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from vidur_pd.metrics.attribution import MEANINGS, PARTS
+from vidur_pd.metrics.quantities import milliseconds_text
 from vidur_pd.metrics.summary import PoolSummary, Summary
 from vidur_pd.metrics.verdict.limits import percent
 from vidur_pd.report.differences import has_other_requests, is_noise
@@ -153,7 +154,8 @@ def _latency_lines(of: Change) -> Iterator[str]:
     most = ""
     if largest is not None and largest.change_s:
         most = f"; most of it is {largest.part}: {MEANINGS[largest.part]}"
-    means = f"{1e3 * of.before_s:.4g} → {1e3 * of.after_s:.4g} ms, {1e3 * change_s:+.4g} ms"
+    before, after, change = (milliseconds_text(value_s) for value_s in (of.before_s, of.after_s, change_s))
+    means = f"{before} → {after} ms, {'+' if change_s >= 0 else ''}{change} ms"
     yield f"{of.latency}: {means}{relative}{noise}{most}"
     for part in of.parts:
         if part.change_s:

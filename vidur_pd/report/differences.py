@@ -11,6 +11,8 @@ from vidur_pd.report.text import count, digits, duration, percent
 Metric = tuple[str, Callable[[Summary], float | None], Callable[[float | None], str]]
 HELD = "GPU hours held"
 """Follows from GPUs and time where there is no planner, and is left out then."""
+CACHED = "Input tokens from prefix caches"
+"""Left out where no run has had any."""
 METRICS: tuple[Metric, ...] = (
     ("GPUs", lambda s: float(s.gpus), count),
     (HELD, lambda s: s.gpu_hours, digits),
@@ -39,6 +41,7 @@ METRICS: tuple[Metric, ...] = (
     ("Cost per hour", lambda s: None if s.cost is None else s.cost.per_hour, digits),
     ("Cost per million input tokens", lambda s: None if s.cost is None else s.cost.per_million_input_tokens, digits),
     ("Cost per million output tokens", lambda s: None if s.cost is None else s.cost.per_million_output_tokens, digits),
+    (CACHED, lambda s: s.cached_input_share, percent),
     ("Time on estimates", lambda s: s.estimates, percent),
     ("Simulator wall time", lambda s: s.simulator.wall_s, duration),
 )
@@ -139,6 +142,8 @@ def compare_summaries(summaries: Mapping[str, Summary], *, ranks_unlike: bool = 
     for metric, value_of, show in METRICS:
         values = {run: value_of(summary) for run, summary in summaries.items()}
         if metric.startswith(IF_KNOWN) and all(value is None for value in values.values()):
+            continue
+        if metric == CACHED and not any(values.values()):
             continue
         if metric == HELD and all(summary.planner is None for summary in summaries.values()):
             continue

@@ -18,6 +18,7 @@ import pandas as pd
 from boundary.errors import InputError
 from boundary.quoting import quoted
 from vidur_pd.metrics.attribution import MEANINGS, PARTS
+from vidur_pd.metrics.quantities import milliseconds_text
 from vidur_pd.report.load import RunOutput
 
 PS_PER_S: Final = 10**12
@@ -255,8 +256,8 @@ def waterfall_text(found: Waterfall, width: int = 40) -> str:
         f"cached), {facts['decode_tokens']:,.0f} output tokens, arrived at {facts['arrived_at_s']:.6g} s"
     )
     where = f"prefill on {facts['prefill_instance']}, decode on {facts['decode_instance'] or facts['prefill_instance']}"
-    tpot = "" if np.isnan(facts["tpot_s"]) else f", TPOT {1e3 * facts['tpot_s']:.4g} ms"
-    lines = [head, f"{where}: TTFT {1e3 * facts['ttft_s']:.4g} ms{tpot}, E2E {found.e2e_ps / 1e9:.9g} ms", ""]
+    tpot = "" if np.isnan(facts["tpot_s"]) else f", TPOT {milliseconds_text(facts['tpot_s'])} ms"
+    lines = [head, f"{where}: TTFT {milliseconds_text(facts['ttft_s'])} ms{tpot}, E2E {found.e2e_ps / 1e9:.9g} ms", ""]
     names = max(len(part) for part in PARTS)
     whole_ps = max(found.e2e_ps, 1)
     for step in found.steps:

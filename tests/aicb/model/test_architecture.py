@@ -299,6 +299,8 @@ def test_tensor_parallelism_divides_the_recurrent_state() -> None:
 def test_an_unknown_model_is_refused_with_the_nearest_names() -> None:
     with pytest.raises(InputError, match=r"found 'qwen3-7b', expected .* built-in name such as qwen3-8b"):
         load_model("qwen3-7b")
+    with pytest.raises(InputError, match="such as qwen3-235b-a22b"):
+        load_model("qwen3-235b")
 
 
 def test_a_stage_that_does_not_exist_is_refused() -> None:

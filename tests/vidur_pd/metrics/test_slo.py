@@ -76,9 +76,9 @@ def test_what_is_written_reads_as_it_was() -> None:
 @pytest.mark.parametrize(
     ("fields", "expected"),
     [
-        ({"ttft": {"q90": 1}}, "ttft.q90.[key]: found 'q90', expected mean or a percentile, as p50, p90 or p99.9"),
-        ({"ttft": {"p100": 1}}, "ttft.p100.[key]: found 'p100', expected mean or a percentile, as p50, p90 or p99.9"),
-        ({"tpot": {"p0": 1}}, "tpot.p0.[key]: found 'p0', expected mean or a percentile, as p50, p90 or p99.9"),
+        ({"ttft": {"q90": 1}}, "ttft.q90: found 'q90', expected mean or a percentile, as p50, p90 or p99.9"),
+        ({"ttft": {"p100": 1}}, "ttft.p100: found 'p100', expected mean or a percentile, as p50, p90 or p99.9"),
+        ({"tpot": {"p0": 1}}, "tpot.p0: found 'p0', expected mean or a percentile, as p50, p90 or p99.9"),
         ({"ttft": {"p90": -1}}, "ttft.p90: found -1, expected at least 1e-09"),
         ({"ttft": 2.0}, "ttft: found 2.0, expected a mapping of fields"),
         ({"e2e": {}}, "e2e: found an empty list, expected at least one item"),

@@ -13,7 +13,7 @@ from tests.vidur_pd.report.report_run import Shape, write_run
 from vidur_pd.metrics.summary import Distribution, Interval, SeedsSummary, Summary, WorkloadSummary
 from vidur_pd.report import comparison_table, comparison_warnings, unranked_runs, write_comparison
 from vidur_pd.report.comparison import flatten
-from vidur_pd.report.differences import compare_summaries
+from vidur_pd.report.differences import CACHED, ComparisonRow, compare_summaries
 
 
 @pytest.fixture(scope="module")
@@ -85,6 +85,16 @@ def test_differences_within_the_noise_of_seeds_are_marked() -> None:
     assert rows["TTFT p50"] == "≈ +18.2 %"
     assert rows["TPOT p50"] == "+19.0 %"
     assert not rows["E2E p50"].startswith("≈")
+
+
+def test_tokens_from_prefix_caches_are_compared_where_there_were_any() -> None:
+    def rows(*shares: float | None) -> list[ComparisonRow]:
+        counts = {"requests": 1, "completed": 1, "rejected": 0, "failed": 0}
+        return compare_summaries({str(at): Summary(**counts, cached_input_share=of) for at, of in enumerate(shares)})
+
+    (row,) = (row for row in rows(0.0, 0.64) if row["metric"] == CACHED)
+    assert row["texts"] == {"0": "0.0 %", "1": "64.0 %"}
+    assert CACHED not in {row["metric"] for row in rows(None, 0.0)}
 
 
 def test_shares_change_in_points(page: Page) -> None:

@@ -232,7 +232,7 @@ def test_capacity_of_clients_is_a_whole_number(tmp_path: Path) -> None:
     ("words", "expected"),
     [
         (["--slo", "ttft:2.0"], "--slo: found 'ttft:2.0', expected latency:percentile:seconds, as ttft:p90:2.0"),
-        (["--slo", "ttft:q90:2.0"], "slo.ttft.q90.[key]: found 'q90', expected mean or a percentile"),
+        (["--slo", "ttft:q90:2.0"], "slo.ttft.q90: found 'q90', expected mean or a percentile"),
         (["--set", "workload.arrivals={kind: static}"], "workload.rate: found"),
     ],
 )

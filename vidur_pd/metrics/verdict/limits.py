@@ -23,10 +23,12 @@ UNEVEN: Final = 1.5
 """The busiest instance against the mean of its pool, from which on routing is uneven. Our choice."""
 AMONG_DECODES: Final = 0.3
 """Share of a pool's busy time in iterations with prompts, from which on these delay decodes. Our choice."""
-
-
+STEPS_AHEAD: Final = 2
+"""Steps for which requests may wait though nothing is full: the one in progress, and one that an asynchronous
+scheduler has made ready behind it."""
 MUCH_COMMUNICATION: Final = 1 / 3
 """Share of a pool's busy time in exposed collectives, from which on they are named before its compute. Our choice."""
+_PREFILLING: Final = ("prefill_compute", "prefill_communication")
 
 
 class Limit(StrEnum):
@@ -64,12 +66,14 @@ def limit_of(part: str, summary: Summary) -> Found:
     prefill, decode = _pool(summary, "prefill"), _pool(summary, "decode")
     match part:
         case "queue":
-            return _before_prefill(prefill)
+            return _behind_decode(summary, prefill, decode) or _before_prefill(prefill)
         case "prefill_compute":
             return _prefill_itself(prefill)
         case "prefill_communication":
             return _communication(summary, prefill)
-        case "kv_room" | "preempted":
+        case "kv_room":
+            return _kv_room(decode, outlasts_steps=_outlasts_steps(summary))
+        case "preempted":
             return _kv_room(decode)
         case "kv_setup" | "kv_transfer":
             return _transfer(summary, part)
@@ -108,7 +112,7 @@ def _field(pool: PoolSummary, name: str) -> str:
 
 
 def _more(pool: PoolSummary) -> str:
-    return f"more instances ({_field(pool, 'instances')}: {pool.instances})"
+    return f"more instances ({_field(pool, 'instances')}, now {pool.instances})"
 
 
 def _uneven(pool: PoolSummary) -> Found | None:
@@ -126,11 +130,36 @@ def _full(pool: PoolSummary) -> Found | None:
     if slots >= FULL:
         reason = f"a rank has {pool.batch_mean:.0f} requests in an iteration, of {pool.max_seqs} slots"
         return Found(
-            Limit.BATCH_SLOTS, pool.name, reason, f"more slots (engine.max_seqs: {pool.max_seqs}), or {_more(pool)}"
+            Limit.BATCH_SLOTS, pool.name, reason, f"more slots (engine.max_seqs, now {pool.max_seqs}), or {_more(pool)}"
         )
     if (pool.kv_use_max or 0.0) >= FULL and (pool.kv_use_mean or 0.0) >= NEAR_ROOF:
         return _kv_room(pool)
     return None
+
+
+def _outlasts_steps(summary: Summary) -> bool:
+    """The mean wait for KV room is longer than the ends of steps explain."""
+    return summary.attribution_s.get("kv_room", 0.0) > STEPS_AHEAD * (summary.tpot_s.mean or 0.0)
+
+
+def _behind_decode(summary: Summary, prefill: PoolSummary, decode: PoolSummary) -> Found | None:
+    """Prompts queue at a pool that is mostly idle, as computed ones hold its KV until decode has room for them.
+
+    KV is then held for longer after the prompt than while it is computed. A pool whose requests are few and large is
+    short of KV long before all blocks are taken, so that it need not be full.
+    """
+    busy = prefill.busy_share if prefill.busy_under_load is None else prefill.busy_under_load
+    if prefill.name == decode.name or (busy or 0.0) >= NEAR_ROOF or (prefill.kv_use_mean or 0.0) < NEAR_ROOF:
+        return None
+    parts = summary.attribution_s
+    waiting, computing = parts.get("kv_room", 0.0), sum(parts.get(part, 0.0) for part in _PREFILLING)
+    if waiting <= computing or not _outlasts_steps(summary):
+        return None
+    found = _kv_room(decode, outlasts_steps=True)
+    reason = (
+        f"{found.reason}; computed prompts hold {percent(prefill.kv_use_mean)} of the KV of {prefill.name} until then"
+    )
+    return Found(found.limit, found.where, reason, found.advice)
 
 
 def _before_prefill(pool: PoolSummary) -> Found:
@@ -148,14 +177,15 @@ def _before_prefill(pool: PoolSummary) -> Found:
 
 def _prefill_itself(pool: PoolSummary) -> Found:
     reason = f"prompts take that long by themselves (MFU {percent(pool.mfu)})"
-    advice = f"prompts over more GPUs ({_field(pool, 'tp')}: {pool.tp}), or a faster GPU"
+    advice = f"prompts over more GPUs ({_field(pool, 'tp')}, now {pool.tp}), or a faster GPU"
     return Found(Limit.PREFILL_COMPUTE, pool.name, reason, advice)
 
 
-def _kv_room(pool: PoolSummary) -> Found:
+def _kv_room(pool: PoolSummary, *, outlasts_steps: bool = False) -> Found:
+    """Room for KV is short; or, where there is some and waits are no longer than steps, steps are long."""
     reason = f"KV blocks are taken to {percent(pool.kv_use_mean)} on average, {percent(pool.kv_use_max)} at most"
     advice = f"{_more(pool)}, or fp8 KV (engine.kv)"
-    if (pool.kv_use_max or 0.0) >= FULL:
+    if (pool.kv_use_max or 0.0) >= FULL or outlasts_steps:
         return Found(Limit.KV_ROOM, pool.name, f"requests wait for room: {reason}", advice)
     reason = f"KV has room ({percent(pool.kv_use_max)} at most); requests wait for the end of the step in progress"
     return Found(Limit.DECODE_STEPS, pool.name, reason, f"shorter steps: {_more(pool)}")
@@ -231,7 +261,7 @@ def _communication(summary: Summary, pool: PoolSummary) -> Found:
 
 def _between_iterations(pool: PoolSummary) -> Found:
     if pool.pp > 1:
-        advice = f"fewer stages ({_field(pool, 'pp')}: {pool.pp})"
+        advice = f"fewer stages ({_field(pool, 'pp')}, now {pool.pp})"
         return Found(Limit.PIPELINE, pool.name, "requests wait between pipeline stages", advice)
     reason = "requests wait while iterations of others run on their instance"
     return Found(Limit.BATCH_SLOTS, pool.name, reason, f"larger batches (engine.max_batched_tokens), or {_more(pool)}")
