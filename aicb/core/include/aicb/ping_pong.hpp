@@ -1,10 +1,9 @@
 // Schedule of micro-batches that take turns on attention workers and FFN workers (aicb/iteration/ping_pong.py).
 #pragma once
 
+#include <aicb/two_batch.hpp>
 #include <cstddef>
 #include <vector>
-
-#include "two_batch.hpp"
 
 namespace aicb {
 
