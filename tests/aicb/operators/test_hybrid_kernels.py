@@ -12,10 +12,12 @@ from aicb.kernels.elementwise import ESTIMATED, Elementwise
 from aicb.kernels.kernel import Kernel
 from aicb.model.architecture import Model
 from aicb.model.catalog import load_model
+from aicb.model.worker_split import WorkerSplit
 from aicb.operators.batch import Batch
 from aicb.operators.hybrid_kernels import HybridKernels
 from aicb.operators.lists import iteration_operators
 from aicb.operators.operator import Operator
+from aicb.operators.workers import attention_token_operators
 from boundary.errors import InputError
 
 BF16 = Precision("bf16")
@@ -99,6 +101,20 @@ def test_other_models_run_the_same_either_way() -> None:
         for kernels in ("fused", "compiled")
     )
     assert fused == compiled
+
+
+def test_attention_workers_run_them_too() -> None:
+    """Of the same names and bytes as where nothing is apart, but for what the experts give, which travels."""
+    model, batch = cut_model(), Batch.prefill([512])
+    split = WorkerSplit(Partition(dp=4), Partition(dp=4, ep=4), 1)
+    apart = attention_token_operators(model, split, BF16, tokens=512, hybrid_kernels="compiled")
+    whole = listed(batch, "compiled")
+    of_kernels = [each for each in apart if isinstance(each.kernel, Elementwise) and each.kernel.name in ESTIMATED]
+    assert {each.name for each in of_kernels} == {
+        name for name, each in whole.items() if isinstance(each.kernel, Elementwise) and each.kernel.name in ESTIMATED
+    } - {"moe_output", "gdn_prepare", "gdn_results"}
+    assert [each.moved_bytes for each in of_kernels] == [whole[each.name].moved_bytes for each in of_kernels]
+    assert not {"gdn_gates", "shared_add"} & {each.name for each in apart}
 
 
 def test_times_by_bytes_are_flagged() -> None:
