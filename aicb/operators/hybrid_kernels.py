@@ -18,7 +18,7 @@ that torch.compile makes kernels of. Their bytes follow from vLLM's code (paths 
 - heads are taken apart from their gates, normalised and rotated in one kernel (``layers/fused_qk_norm_rope.py``);
 - the shared expert's gate is a sigmoid and a product (``models/qwen2_moe.py``), experts' results are copied.
 
-None of these was measured on an H200. They are priced by their bytes, at the rate of norms, and flagged as estimates.
+None of these was measured on an H200: they are priced by their bytes, at the rate of norms, and flagged as estimates.
 """
 
 from __future__ import annotations
