@@ -49,7 +49,7 @@ LISTED_APART = {
     "gdn_gated_norm": 1,
     "shared_gate_mul": 1,
     "gated_head_norm": 2,  # weights one off, compiled; the kernel
-    "gdn_prefill": 14,  # counted in tests/data/engine/vllm-eager-layers.json.gz, without what is listed beside it
+    "gdn_prefill": 14,  # counted in tests/data/engine/vllm-eager-layers.json.gz, without what is listed with it
 }
 """Where what goes with these operators is listed, too (``aicb.operators.hybrid_kernels``, compiled)."""
 
