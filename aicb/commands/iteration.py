@@ -20,6 +20,7 @@ from aicb.operators.batch import Batch
 from aicb.operators.dense_kernel import DenseKernel
 from aicb.operators.experts_kernel import ExpertsKernel
 from aicb.operators.gqa import GqaKernel
+from aicb.operators.hybrid_kernels import HybridKernels
 from aicb.operators.mla import MlaKernel, RopeKernel
 from aicb.operators.operator import Communication, Operator
 from aicb.operators.quantisation import QuantKernel
@@ -34,6 +35,7 @@ class EngineKernels(TypedDict):
     quant_kernel: QuantKernel
     dense_kernel: DenseKernel
     rope_kernel: RopeKernel
+    hybrid_kernels: HybridKernels
 
 
 @dataclass(frozen=True, slots=True)

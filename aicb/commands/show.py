@@ -24,6 +24,7 @@ from aicb.operators.batch import Batch
 from aicb.operators.dense_kernel import check_dense_kernel
 from aicb.operators.experts_kernel import check_experts_kernel
 from aicb.operators.gqa import check_gqa_kernel
+from aicb.operators.hybrid_kernels import check_hybrid_kernels
 from aicb.operators.lists import iteration_operators
 from aicb.operators.memory import InstanceMemory, instance_memory, weight_bytes
 from aicb.operators.mla import check_mla_kernel, check_rope_kernel
@@ -123,6 +124,7 @@ def show(
     quant_kernel: Annotated[str, typer.Option(help="Before fp8 products: triton or vllm.")] = "triton",
     dense_kernel: Annotated[str, typer.Option(help="Of other fp8 products: deep_gemm or flashinfer.")] = "deep_gemm",
     rope_kernel: Annotated[str, typer.Option(help="Of RoPE of latents: in_place or compiled.")] = "in_place",
+    hybrid_kernels: Annotated[str, typer.Option(help="Around gated delta rules: fused or compiled.")] = "fused",
     as_json: AsJson = False,
 ) -> None:
     """List the operators of one iteration on one rank, with shapes, FLOPs, bytes and weights.
@@ -131,8 +133,8 @@ def show(
     the number of layers that repeat an operator. With --gpu, the compute time of the iteration is added: all ranks
     have this batch, the slowest is priced, collectives are not. So is the time of each kernel alone, at the reference
     clock of the GPU, with what it is taken from. Which kernels an engine runs is stated by --experts-kernel,
-    --mla-kernel, --gqa-kernel, --quant-kernel, --dense-kernel and --rope-kernel. Without --expert-load, rows are those
-    expected under uniform routing; an iteration is then priced with uniform.
+    --mla-kernel, --gqa-kernel, --quant-kernel, --dense-kernel, --rope-kernel and --hybrid-kernels. Without
+    --expert-load, rows are those expected under uniform routing; an iteration is then priced with uniform.
     """
     loaded = load_model(model)
     partition = Partition(tp=tp, ep=ep, dp=dp, pp=pp, redundant_experts=redundant_experts)
@@ -149,6 +151,7 @@ def show(
         quant_kernel=quant_kernel,
         dense_kernel=dense_kernel,
         rope_kernel=rope_kernel,
+        hybrid_kernels=hybrid_kernels,
     )
     operators = iteration_operators(loaded, partition, precision, batch, stage=stage, load=of_rank, **kernels)
     if gpu is None and (drafts or overlap_shared_expert or estimator is not EstimatorName.AUTO):
@@ -197,6 +200,7 @@ def _engine_kernels(**kernels: str) -> EngineKernels:
     check_quant_kernel(kernels["quant_kernel"])
     check_dense_kernel(kernels["dense_kernel"])
     check_rope_kernel(kernels["rope_kernel"])
+    check_hybrid_kernels(kernels["hybrid_kernels"])
     return cast("EngineKernels", kernels)
 
 

@@ -28,6 +28,7 @@ from aicb.model.partition import Partition
 from aicb.model.precision import Precision
 from aicb.operators.batch import Batch
 from aicb.operators.gqa import GqaKernel
+from aicb.operators.hybrid_kernels import HybridKernels
 from aicb.operators.lists import attention_operators, expansion_operators
 from aicb.operators.mla import MlaKernel
 from aicb.operators.operator import Operator
@@ -95,11 +96,12 @@ class AttentionPricing:
         pricing: Pricing,
         mla_kernel: MlaKernel,
         gqa_kernel: GqaKernel,
+        hybrid_kernels: HybridKernels,
         as_run: Callable[[Iterable[Operator]], list[Operator]],
     ):
         """``as_run``: operators as the engine's kernels run them."""
         self._parallel, self._as_run = (model, partition, precision), as_run
-        self._mla_kernel, self._gqa_kernel = mla_kernel, gqa_kernel
+        self._mla_kernel, self._gqa_kernel, self._hybrid_kernels = mla_kernel, gqa_kernel, hybrid_kernels
         self._pricing = pricing
         self._kernels: dict[tuple[int, int, int], list[DecodeKernel]] = {}
 
@@ -186,7 +188,12 @@ class AttentionPricing:
 
     def _operators(self, batch: Batch, stage: int) -> list[Operator]:
         listed = attention_operators(
-            *self._parallel, batch, stage=stage, mla_kernel=self._mla_kernel, gqa_kernel=self._gqa_kernel
+            *self._parallel,
+            batch,
+            stage=stage,
+            mla_kernel=self._mla_kernel,
+            gqa_kernel=self._gqa_kernel,
+            hybrid_kernels=self._hybrid_kernels,
         )
         return self._as_run(listed)
 

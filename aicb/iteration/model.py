@@ -48,6 +48,7 @@ from aicb.operators.dispatch import DEEPEP, ExpertDispatch
 from aicb.operators.drafter import Drafter
 from aicb.operators.experts_kernel import ExpertsKernel, check_experts_kernel
 from aicb.operators.gqa import GqaKernel, check_gqa_kernel
+from aicb.operators.hybrid_kernels import HybridKernels, check_hybrid_kernels
 from aicb.operators.lists import attention_operators, expert_operators, head_operators, token_operators
 from aicb.operators.mla import MlaKernel, RopeKernel, check_mla_kernel, check_rope_kernel
 from aicb.operators.operator import Communication, Operator
@@ -105,6 +106,7 @@ class IterationModel:
         quant_kernel: what quantises the inputs of its fp8 products.
         dense_kernel: what it runs for fp8 products outside experts.
         rope_kernel: what it runs for the rotary embedding of latent attention.
+        hybrid_kernels: what it runs in models with gated delta rules besides products, attention and experts.
         dispatch: how it brings tokens of data-parallel ranks to experts that these share.
 
     Raises:
@@ -136,6 +138,7 @@ class IterationModel:
         quant_kernel: QuantKernel = "triton",
         dense_kernel: DenseKernel = "deep_gemm",
         rope_kernel: RopeKernel = "in_place",
+        hybrid_kernels: HybridKernels = "fused",
         dispatch: ExpertDispatch = DEEPEP,
     ):
         gpu.check(precision)
@@ -147,7 +150,8 @@ class IterationModel:
         check_quant_kernel(quant_kernel)
         check_dense_kernel(dense_kernel)
         check_rope_kernel(rope_kernel)
-        self.experts_kernel, self.rope_kernel = experts_kernel, rope_kernel
+        check_hybrid_kernels(hybrid_kernels)
+        self.experts_kernel, self.rope_kernel, self.hybrid_kernels = experts_kernel, rope_kernel, hybrid_kernels
         self.mla_kernel, self.gqa_kernel = mla_kernel, gqa_kernel
         self.quant_kernel, self.dense_kernel, self.dispatch = quant_kernel, dense_kernel, dispatch
         self.host, self.overlap = host or HostModel(), overlap or Overlap()
@@ -164,7 +168,7 @@ class IterationModel:
         self._names = NameTable()
         self._stages: dict[int, StagePricer] = {}
         self._attention = AttentionPricing(
-            model, partition, precision, self._pricing, mla_kernel, gqa_kernel, self._as_run
+            model, partition, precision, self._pricing, mla_kernel, gqa_kernel, hybrid_kernels, self._as_run
         )
         self._experts: ExpertsInTime | None = None
 
@@ -371,6 +375,7 @@ class IterationModel:
             quant_kernel=self.quant_kernel,
             dense_kernel=self.dense_kernel,
             rope_kernel=self.rope_kernel,
+            hybrid_kernels=self.hybrid_kernels,
             dispatch=self.dispatch,
         )
         if self._drafter.is_layer:
@@ -412,7 +417,9 @@ class IterationModel:
         """Of a prompt; a batch of decodes launches as much, but for latent attention."""
         layers = self.model.count_layers(stage_range(self.model, self.partition, stage))
         prompt = Batch.prefill([COUNTED_TOKENS])
-        attention = attention_operators(self.model, self.partition, self.precision, prompt, stage=stage)
+        attention = attention_operators(
+            self.model, self.partition, self.precision, prompt, stage=stage, hybrid_kernels=self.hybrid_kernels
+        )
         experts = expert_operators(
             self.model,
             self.partition,
@@ -429,7 +436,9 @@ class IterationModel:
 
     def _token_operators(self, tokens: int, stage: int) -> list[Operator]:
         parallel = (self.model, self.partition, self.precision)
-        listed = token_operators(*parallel, tokens=tokens, stage=stage, rope_kernel=self.rope_kernel)
+        listed = token_operators(
+            *parallel, tokens=tokens, stage=stage, rope_kernel=self.rope_kernel, hybrid_kernels=self.hybrid_kernels
+        )
         return self._as_run(listed)
 
     def _as_run(self, listed: Iterable[Operator]) -> list[Operator]:

@@ -27,6 +27,7 @@ SHARED_EXPERT_OPERATORS = frozenset(
         "shared_down_quant",
         "shared_down",
         "shared_gate",
+        "shared_gate_sigmoid",
         "shared_gate_mul",
     }
 )

@@ -61,13 +61,20 @@ class AttentionWorkerModel(IterationModel):
     def launches(self, stage: int) -> Launches:
         """Of a prompt, on an attention worker."""
         prompt = Batch.prefill([COUNTED_TOKENS])
-        attention = attention_operators(self.model, self.partition, self.precision, prompt, stage=stage)
+        attention = attention_operators(
+            self.model, self.partition, self.precision, prompt, stage=stage, hybrid_kernels=self.hybrid_kernels
+        )
         others = [each for each in self._token_operators(COUNTED_TOKENS, stage) if each.name != "embedding"]
         return count_launches(len(self.model.layers), attention, others)
 
     def _token_operators(self, tokens: int, stage: int) -> list[Operator]:  # noqa: ARG002
         listed = attention_token_operators(
-            self.model, self._split, self.precision, tokens=tokens, rope_kernel=self.rope_kernel
+            self.model,
+            self._split,
+            self.precision,
+            tokens=tokens,
+            rope_kernel=self.rope_kernel,
+            hybrid_kernels=self.hybrid_kernels,
         )
         return self._as_run(listed)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Hashable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar, Self
 
 import numpy as np
@@ -39,6 +39,8 @@ KERNELS: Mapping[str, float | None] = {
     **{"latent_gather_fp8": 3.0, "latent_gather_sparse_fp8": 2.0 + _SPARSE_LATENT, "moe_align": 4.0},
     **{"group_quant": 3.0 + _SCALE, "rope_latent": 4.0},
     **{"gating": None, "assemble_k": None, "state_copy": None, "layer_norm": None},
+    **{"delta_copy": None, "delta_norm": None, "delta_prepare": None, "delta_decode": None, "offset_norm": None},
+    **{"gated_head_norm": None, "expert_gate": None, "expert_copy": None},
 }
 """Names, and bytes read and written per element of [m, n] where these follow from the name; ``None``: never measured.
 
@@ -47,6 +49,13 @@ their bytes themselves.
 """
 STATED_BY_SHAPE = frozenset({"rms_norm", "quant", "silu_mul_quant", "topk"})
 """Kernels that a table of operators may state by [m, n] alone."""
+ESTIMATED = frozenset(
+    {
+        *("delta_copy", "delta_norm", "delta_prepare", "delta_decode", "offset_norm"),
+        *("gated_head_norm", "expert_gate", "expert_copy"),
+    }
+)
+"""Kernels of vLLM for which bytes are a poor measure (``aicb.operators.hybrid_kernels``): their times are flagged."""
 ENVELOPE_ERROR = 0.25
 """Relative error (68 %) of a kernel priced by its bytes: fused kernels of engines differ by that much from one norm."""
 _REFERENCE_BANDWIDTH_SHARE = 0.6
@@ -177,7 +186,12 @@ class ElementwiseTimes(KernelTimes[Elementwise]):
 
     def price(self, kernel: Elementwise) -> Estimate:
         place = self.place(kernel)
-        return self.envelope(kernel.moved_bytes) if place is None else place[0].price(*place[1])
+        if place is not None:
+            return place[0].price(*place[1])
+        found = self.envelope(kernel.moved_bytes)
+        if kernel.name not in ESTIMATED or found.is_estimate:
+            return found
+        return replace(found, is_estimate=True, source="estimate: bytes at the bandwidth envelope of rms_norm")
 
     def place(self, kernel: Elementwise) -> tuple[Surface, Shape] | None:
         surface = self.surfaces.get(kernel.name)

@@ -15,6 +15,7 @@ from aicb.operators.build import (
     silu_mul,
     tp_all_reduce,
 )
+from aicb.operators.hybrid_kernels import HybridKernels, copied_experts, shared_expert_gate
 from aicb.operators.operator import Operator, Phase
 
 INDEX_BYTES = 4
@@ -29,7 +30,7 @@ def dense_operators(ffn: DenseFfn, shape: RankShape, tokens: int) -> list[Operat
     return swiglu + tp_all_reduce("ffn_all_reduce", tokens, shape)
 
 
-def moe_token_operators(moe: MoeFfn, shape: RankShape, tokens: int) -> list[Operator]:
+def moe_token_operators(moe: MoeFfn, shape: RankShape, tokens: int, kernels: HybridKernels = "fused") -> list[Operator]:
     """Operators of an MoE layer over the tokens of a rank, whatever their experts: router, shared expert, all-reduce.
 
     With data-parallel attention and tp > 1 the TP ranks of a token divide it: each routes and dispatches 1/tp of
@@ -40,7 +41,9 @@ def moe_token_operators(moe: MoeFfn, shape: RankShape, tokens: int) -> list[Oper
     own_tokens = tokens_to_route(shape.partition, tokens)
     listed = router_operators(moe, shape, own_tokens)
     if moe.shared_intermediate:
-        listed += shared_expert_operators(moe, shape, own_tokens, tp=1 if is_expert_data else shape.tp)
+        listed += shared_expert_operators(moe, shape, own_tokens, tp=1 if is_expert_data else shape.tp, kernels=kernels)
+    if kernels == "compiled" and not is_expert_data:
+        listed.append(copied_experts(shape, tokens))
     if not is_expert_data:
         return listed + tp_all_reduce("moe_all_reduce", tokens, shape)
     if shape.tp > 1:
@@ -78,13 +81,20 @@ def router_operators(moe: MoeFfn, shape: RankShape, tokens: int) -> list[Operato
     return [route, choose]
 
 
-def shared_expert_operators(moe: MoeFfn, shape: RankShape, tokens: int, *, tp: int) -> list[Operator]:
-    """The network that every token passes in addition to its experts, divided by ``tp``; its output is added."""
+def shared_expert_operators(
+    moe: MoeFfn, shape: RankShape, tokens: int, *, tp: int, kernels: HybridKernels = "fused"
+) -> list[Operator]:
+    """The network that every token passes in addition to its experts, divided by ``tp``; its output is added, compiled
+    kernels do so in the norm that follows."""
     listed = _swiglu("shared", moe.shared_intermediate, tp, shape, tokens)
     size, count = (tokens, shape.hidden), shape.count
+    is_compiled = kernels == "compiled"
     if moe.has_shared_gate:
         listed.append(gemm("shared_gate", (tokens, 1, shape.hidden), "bf16", count=count))
-        listed.append(elementwise("shared_gate_mul", "gating", size, 2 * ACTIVATION_BYTES, count=count))
+        multiply = elementwise("shared_gate_mul", "gating", size, 2 * ACTIVATION_BYTES, count=count)
+        listed += shared_expert_gate(shape, tokens) if is_compiled else [multiply]
+    if is_compiled:
+        return listed
     listed.append(elementwise("shared_add", "add", size, 3 * ACTIVATION_BYTES, count=count))
     return listed
 

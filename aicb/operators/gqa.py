@@ -20,6 +20,7 @@ from aicb.operators.build import (
     quant,
     tp_all_reduce,
 )
+from aicb.operators.hybrid_kernels import HybridKernels, gated_head_norm
 from aicb.operators.operator import Operator
 from boundary.errors import InputError
 
@@ -34,15 +35,22 @@ def check_gqa_kernel(chosen: str) -> None:
         raise InputError(f"gqa_kernel: found {chosen!r}, expected one of {', '.join(get_args(GqaKernel))}")
 
 
-def token_operators(gqa: GroupedQueryAttention, shape: RankShape, tokens: int) -> list[Operator]:
+def token_operators(
+    gqa: GroupedQueryAttention, shape: RankShape, tokens: int, kernels: HybridKernels = "fused"
+) -> list[Operator]:
     """Projections, head norms, RoPE, KV write, gate and the all-reduce after the output projection."""
     heads, kv_heads = _heads(gqa, shape.tp)
     head_dim, count, dtype = gqa.head_dim, shape.count, shape.precision.dense
     query_width = heads * head_dim
     qkv_width = query_width * (2 if gqa.has_output_gate else 1) + 2 * kv_heads * head_dim
     listed = [gemm("qkv", (tokens, qkv_width, shape.hidden), dtype, count=count, has_bias=gqa.has_qkv_bias)]
-    listed += _norms(gqa, shape, tokens)
-    if rotated := (heads + kv_heads) * gqa.rotary_dim:
+    rotated = (heads + kv_heads) * gqa.rotary_dim
+    if kernels == "compiled" and gqa.has_output_gate:
+        listed.append(gated_head_norm(gqa, shape, tokens, heads, kv_heads))
+        rotated = 0
+    else:
+        listed += _norms(gqa, shape, tokens)
+    if rotated:
         listed.append(elementwise("rope", "rope", (tokens, rotated), 2 * ACTIVATION_BYTES, count=count))
     listed += [
         elementwise(

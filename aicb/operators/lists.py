@@ -34,6 +34,7 @@ from aicb.operators.build import ACTIVATION_BYTES, RankShape, communicate, eleme
 from aicb.operators.dense_kernel import DenseKernel, as_run
 from aicb.operators.dispatch import DEEPEP, ExpertDispatch
 from aicb.operators.experts_kernel import ExpertsKernel
+from aicb.operators.hybrid_kernels import HybridKernels, residual_norms
 from aicb.operators.operator import Communication, Operator
 from aicb.operators.quantisation import QuantKernel
 
@@ -46,26 +47,37 @@ def token_operators(
     tokens: int,
     stage: int = 0,
     rope_kernel: mla.RopeKernel = "in_place",
+    hybrid_kernels: HybridKernels = "fused",
 ) -> list[Operator]:
     """Operators that depend only on the tokens T of the rank.
 
     Embedding (first stage), norms, projections, RoPE, KV write, dense FFN, router, shared expert, collectives of the
     TP group, and the ``[T, h]`` sent to the next stage. Without tokens there are none. ``rope_kernel`` is what the
-    engine runs for the rotary embedding of latent attention.
+    engine runs for the rotary embedding of latent attention, ``hybrid_kernels`` what it runs in models with gated delta
+    rules.
 
     Raises:
         InputError: the model cannot be divided this way.
     """
     if tokens == 0:
         return []
-    listed = not_ffn_token_operators(model, partition, precision, tokens=tokens, stage=stage, rope_kernel=rope_kernel)
+    listed = not_ffn_token_operators(
+        model,
+        partition,
+        precision,
+        tokens=tokens,
+        stage=stage,
+        rope_kernel=rope_kernel,
+        hybrid_kernels=hybrid_kernels,
+    )
+    kernels = kernels_of(model, hybrid_kernels)
     for network, count in ffn_counts(model, partition, stage):
         counted = RankShape(model.hidden, partition, precision, count)
         match network:
             case DenseFfn():
                 listed += ffn.dense_operators(network, counted, tokens)
             case MoeFfn():
-                listed += ffn.moe_token_operators(network, counted, tokens)
+                listed += ffn.moe_token_operators(network, counted, tokens, kernels)
     if stage < partition.pp - 1:
         listed.append(communicate("stage_send", "send_recv", tokens * model.hidden * ACTIVATION_BYTES, "pp"))
     return listed
@@ -79,22 +91,23 @@ def not_ffn_token_operators(
     tokens: int,
     stage: int = 0,
     rope_kernel: mla.RopeKernel = "in_place",
+    hybrid_kernels: HybridKernels = "fused",
 ) -> list[Operator]:
     """Those of `token_operators` that belong to no feed-forward network, without what is sent to the next stage."""
     attentions, _, layers = _stage_parts(model, partition, stage)
-    shape = RankShape(model.hidden, partition, precision, layers)
+    shape, kernels = RankShape(model.hidden, partition, precision, layers), kernels_of(model, hybrid_kernels)
     listed = head.embedding_operators(model, _counted(shape, 1), tokens) if stage == 0 else []
-    listed += _norms(shape, tokens)
+    listed += _norms(shape, tokens, kernels)
     grouped: list[Operator] = []
     for attention, count in attentions:
         counted = _counted(shape, count)
         match attention:
             case GroupedQueryAttention():
-                grouped += gqa.token_operators(attention, counted, tokens)
+                grouped += gqa.token_operators(attention, counted, tokens, kernels)
             case LatentAttention():
                 listed += mla.token_operators(attention, counted, tokens, rope_kernel)
             case GatedDeltaNet():
-                listed += gated_delta.token_operators(attention, counted, tokens)
+                listed += gated_delta.token_operators(attention, counted, tokens, kernels)
     listed += _joined(grouped)
     return listed
 
@@ -113,10 +126,12 @@ def attention_operators(
     stage: int = 0,
     mla_kernel: mla.MlaKernel = "flash_mla",
     gqa_kernel: gqa.GqaKernel = "fa3",
+    hybrid_kernels: HybridKernels = "fused",
 ) -> list[Operator]:
     """Operators that depend on the (q, S) vector of the batch: attention, MLA expansion, linear attention.
 
-    ``mla_kernel`` and ``gqa_kernel`` are what the engine runs for decodes of latent and of grouped-query attention.
+    ``mla_kernel`` and ``gqa_kernel`` are what the engine runs for decodes of latent and of grouped-query attention,
+    ``hybrid_kernels`` what it runs around gated delta rules.
 
     Raises:
         InputError: the model cannot be divided this way.
@@ -133,7 +148,7 @@ def attention_operators(
             case LatentAttention():
                 listed += mla.attention_operators(attention, shape, batch, mla_kernel)
             case GatedDeltaNet():
-                listed += gated_delta.attention_operators(attention, shape, batch)
+                listed += gated_delta.attention_operators(attention, shape, batch, hybrid_kernels)
     return listed
 
 
@@ -236,22 +251,31 @@ def iteration_operators(
     quant_kernel: QuantKernel = "triton",
     dense_kernel: DenseKernel = "deep_gemm",
     rope_kernel: mla.RopeKernel = "in_place",
+    hybrid_kernels: HybridKernels = "fused",
     dispatch: ExpertDispatch = DEEPEP,
 ) -> list[Operator]:
     """All operators of one rank of one stage in one iteration.
 
     ``group_tokens`` defaults to equal batches on all DP ranks. Whether the group decodes is taken from this batch.
     ``load``, ``experts_kernel``, ``dispatch`` as in ``expert_operators``, ``mla_kernel``, ``gqa_kernel`` as in
-    ``attention_operators``, ``quant_kernel`` and ``dense_kernel`` as in ``dense_kernel.as_run``, ``rope_kernel`` as in
-    ``token_operators``.
+    ``attention_operators``, ``quant_kernel`` and ``dense_kernel`` as in ``dense_kernel.as_run``, ``rope_kernel`` and
+    ``hybrid_kernels`` as in ``token_operators``.
     """
     tokens = batch.tokens
     shares_experts = partition.moe_layout is MoeLayout.EXPERT_DATA
     if group_tokens is None:
         group_tokens = tokens * partition.dp if shares_experts else tokens
-    listed = token_operators(model, partition, precision, tokens=tokens, stage=stage, rope_kernel=rope_kernel)
+    parallel = (model, partition, precision)
+    listed = token_operators(
+        *parallel, tokens=tokens, stage=stage, rope_kernel=rope_kernel, hybrid_kernels=hybrid_kernels
+    )
     listed += attention_operators(
-        model, partition, precision, batch, stage=stage, mla_kernel=mla_kernel, gqa_kernel=gqa_kernel
+        *parallel,
+        batch,
+        stage=stage,
+        mla_kernel=mla_kernel,
+        gqa_kernel=gqa_kernel,
+        hybrid_kernels=hybrid_kernels,
     )
     return [
         *as_run(listed, quant_kernel, dense_kernel),
@@ -271,13 +295,20 @@ def iteration_operators(
     ]
 
 
-def _norms(shape: RankShape, tokens: int) -> list[Operator]:
+def kernels_of(model: Model, kernels: HybridKernels) -> HybridKernels:
+    """Other models than those with gated delta rules run the same either way."""
+    return kernels if any(isinstance(layer.attention, GatedDeltaNet) for layer in model.kinds) else "fused"
+
+
+def _norms(shape: RankShape, tokens: int, kernels: HybridKernels) -> list[Operator]:
     """Both residual-add norms of every layer (two tensors read, two written) and the quantisation before attention."""
     size, count = (tokens, shape.hidden), shape.count
     listed = [
         elementwise(name, "add_rms_norm", size, 4 * ACTIVATION_BYTES, count=count, weights=shape.hidden)
         for name in ("input_norm", "post_attention_norm")
     ]
+    if kernels == "compiled":
+        listed = residual_norms(shape, tokens)
     if shape.is_fp8:
         listed.append(quant("attention_quant", tokens, shape.hidden, count=count))
     return listed

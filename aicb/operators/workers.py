@@ -24,7 +24,8 @@ from aicb.operators import ffn, moe
 from aicb.operators.build import ACTIVATION_BYTES, RankShape, communicate, tp_all_reduce
 from aicb.operators.dispatch import DEEPEP, copies_per_token
 from aicb.operators.experts_kernel import ExpertsKernel
-from aicb.operators.lists import ffn_counts, not_ffn_token_operators
+from aicb.operators.hybrid_kernels import HybridKernels
+from aicb.operators.lists import ffn_counts, kernels_of, not_ffn_token_operators
 from aicb.operators.mla import RopeKernel
 from aicb.operators.operator import Communication, Operator, WorkerExchange
 
@@ -35,7 +36,13 @@ def messages_in(split: WorkerSplit, *, is_decode: bool) -> Messages:
 
 
 def attention_token_operators(
-    model: Model, split: WorkerSplit, precision: Precision, *, tokens: int, rope_kernel: RopeKernel = "in_place"
+    model: Model,
+    split: WorkerSplit,
+    precision: Precision,
+    *,
+    tokens: int,
+    rope_kernel: RopeKernel = "in_place",
+    hybrid_kernels: HybridKernels = "fused",
 ) -> list[Operator]:
     """Operators of attention workers that depend only on the tokens of a rank, in all layers.
 
@@ -45,7 +52,10 @@ def attention_token_operators(
     if tokens == 0:
         return []
     partition = split.attention
-    listed = not_ffn_token_operators(model, partition, precision, tokens=tokens, rope_kernel=rope_kernel)
+    listed = not_ffn_token_operators(
+        model, partition, precision, tokens=tokens, rope_kernel=rope_kernel, hybrid_kernels=hybrid_kernels
+    )
+    kernels = kernels_of(model, hybrid_kernels)
     own = ceil_div(tokens, partition.tp)
     for network, count in ffn_counts(model, partition):
         shape = RankShape(model.hidden, partition, precision, count)
@@ -55,7 +65,7 @@ def attention_token_operators(
             copies = 1.0 if is_summed else sum(_copies(network, split, messages_in(split, is_decode=True))[1])
             listed += moe.home_operators(shape, own, copies)
             if network.shared_intermediate and split.shared_expert == "attention":
-                listed += ffn.shared_expert_operators(network, shape, own, tp=1)
+                listed += ffn.shared_expert_operators(network, shape, own, tp=1, kernels=kernels)
         if partition.tp > 1:
             size_bytes = own * partition.tp * model.hidden * ACTIVATION_BYTES
             listed.append(communicate("ffn_all_gather", "all_gather", size_bytes, "tp", count))

@@ -50,6 +50,7 @@ ENGINE_KERNELS = {
     "quant_kernel": "vllm",
     "dense_kernel": "flashinfer",
     "rope_kernel": "compiled",
+    "hybrid_kernels": "compiled",
 }
 """What vLLM 0.24 runs."""
 
@@ -127,22 +128,22 @@ moe_unpermute: sum
 -: memory
 """
 NEXT_EXPERTS = """
--: memory
+!-: memory
 !post_attention_norm: 13*torch
 router: product
 shared_gate_up: product
 shared_silu_mul: activation
 shared_down: product
 shared_gate: product
-!shared_gate_mul: 2*torch
+shared_gate_sigmoid shared_gate_mul: 2*torch
 topk: gating
 moe_align: 2*align
 moe_gate_up: experts
 moe_silu_mul: activation
 moe_down: experts
 moe_unpermute: sum
--: memory
-shared_add: torch
+moe_output: memory
+!-: torch
 """
 LATENT_ATTENTION = """
 input_norm: add_norm
@@ -177,11 +178,12 @@ LAYERS = {
         -: memory
         gdn_qkvz: product
         gdn_ba: product
-        !-: 6*torch concat torch
+        !gdn_values gdn_z gdn_join gdn_clear: 6*torch concat torch
         gdn_conv: conv
-        gdn_gates gdn_prefill: after_conv 4*torch 2*delta_rule torch 4*delta_rule 3*torch
-        -: memory
-        gdn_gated_norm: layer_norm
+        gdn_prepare: after_conv
+        gdn_prefill: 4*torch 2*delta_rule torch 4*delta_rule 3*torch
+        gdn_results: memory
+        !gdn_norm_sums gdn_gated_norm: layer_norm
         gdn_out: product"""
         + NEXT_EXPERTS.rstrip()
     ),
@@ -189,7 +191,7 @@ LAYERS = {
         """!input_norm: 13*torch
         -: memory
         qkv: product
-        !q_norm k_norm rope: 4*torch head_norm_rope
+        !gated_head_norm: 4*torch head_norm_rope
         kv_write: cache
         prefill_attention: attention torch
         !output_gate: 2*torch
@@ -234,13 +236,14 @@ moe_down: experts
 moe_unpermute: sum
 -: memory
 """
+NEXT_DECODED_EXPERTS = DECODED_EXPERTS.replace("-: memory", "moe_output: memory")
 DECODED_SHARED = """
 shared_gate_up: product
 shared_silu_mul: activation
 shared_down: product
 shared_gate: 2*dot
-!shared_gate_mul: 2*torch
-shared_add: torch
+shared_gate_sigmoid shared_gate_mul: 2*torch
+!-: torch
 """
 DECODED_ATTENTION = """
 input_norm: add_norm
@@ -277,29 +280,29 @@ DECODES = {
         """!input_norm: 13*torch
         gdn_qkvz: product
         gdn_ba: product
-        !-: 6*torch concat torch
+        !gdn_values gdn_z gdn_join gdn_clear: 6*torch concat torch
         gdn_conv: conv
-        gdn_gates gdn_decode: delta_rule
-        gdn_gated_norm: layer_norm
+        gdn_decode: delta_rule
+        !gdn_norm_sums gdn_gated_norm: layer_norm
         gdn_out: product split_k
-        -: memory
+        !-: memory
         !post_attention_norm: 13*torch
         router: product"""
-        + DECODED_EXPERTS.rstrip()
+        + NEXT_DECODED_EXPERTS.rstrip()
         + DECODED_SHARED.rstrip()
     ),
     ("qwen3-next-80b-l8", "attention"): steps(
         """!input_norm: 13*torch
         qkv: product
-        !q_norm k_norm rope: 4*torch head_norm_rope
+        !gated_head_norm: 4*torch head_norm_rope
         kv_write: cache
         decode_attention: 2*attention
         !output_gate: 2*torch
         o: product split_k
-        -: memory
+        !-: memory
         !post_attention_norm: 13*torch
         router: product"""
-        + DECODED_EXPERTS.rstrip()
+        + NEXT_DECODED_EXPERTS.rstrip()
         + DECODED_SHARED.rstrip()
     ),
     ("deepseek-v3-l8", "dense"): steps(
@@ -359,7 +362,7 @@ def stage_operators(model: IterationModel, batch: Batch) -> list[Operator]:
     parallel, tokens = (model.model, model.partition, model.precision), int(batch.new_tokens.sum())
     return [
         *model._token_operators(tokens, 0),
-        *model._as_run(attention_operators(*parallel, batch, stage=0)),
+        *model._as_run(attention_operators(*parallel, batch, stage=0, hybrid_kernels=model.hybrid_kernels)),
         *model._expert_operators(tokens, tokens, 0, bool(batch.is_decode.all())),
         *head_operators(*parallel, rows=1, stage=0),
     ]

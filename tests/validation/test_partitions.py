@@ -49,7 +49,7 @@ PROMPT_MISSES = {
 """Bound by the host, likewise; with experts apart that host took 130 ms for an eager iteration of any length."""
 DECODE_MISSES = {("tp2-qwen3-30b-a3b", "decode of 1 x 512"), (EXPERTS_APART, "decode of 64 x 512")}
 """9.0 % slow, 6.4 % fast."""
-HYBRID_MISSES = {"decode of 1 x 512", "decode of 1 x 4096", "decode of 256 x 512"}
+HYBRID_MISSES = {"decode of 1 x 512", "decode of 1 x 4096", "decode of 8 x 4096", "decode of 256 x 512"}
 
 
 decodes, prompts = cache(compare_decodes), cache(compare_prompts)
@@ -67,7 +67,7 @@ def test_batches_decode_as_measured(server: str) -> None:
 
 
 def test_a_hybrid_model_on_two_gpus_decodes_as_measured_unless_the_host_holds_it_up() -> None:
-    """One request of 16 layers takes the host longer than the device; 256 are 13.9 % slow."""
+    """One request of 16 layers takes the host longer than the device; 8 of 4,096 tokens are 7.6 % slow, 256 11.7."""
     rows = decodes(HYBRID)
     assert len(rows) == 9
     for row in rows:

@@ -196,6 +196,9 @@ class EngineConfig(Section):
     rope_kernel: Literal["in_place", "compiled"]
     """Of the rotary embedding of latent attention: one that rotates slices in place, or vLLM's, compiled, which writes
     the whole queries."""
+    hybrid_kernels: Literal["fused", "compiled"]
+    """Of models with gated delta rules (Qwen3-Next) besides products, attention and experts: fused into few, or
+    vLLM's, compiled, which take projections apart and join them in copies."""
     host: Annotated[str, Field(min_length=1)] = "xeon-vm-32"
     """What launches kernels: a measured host (``aicb/data/hosts``), or a YAML file like those."""
     estimator: EstimatorName = "auto"

@@ -226,6 +226,7 @@ def pool_model(config: SimulationConfig, pool: PoolConfig, model: Model, estimat
             "quant_kernel": engine.quant_kernel,
             "dense_kernel": engine.dense_kernel,
             "rope_kernel": engine.rope_kernel,
+            "hybrid_kernels": engine.hybrid_kernels,
             "host": load_host(engine.host),
         }
         workers = None

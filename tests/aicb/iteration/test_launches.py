@@ -17,6 +17,7 @@ from aicb.measurements.gpu import get_gpu
 from aicb.model.catalog import load_model
 from aicb.model.partition import Partition
 from aicb.model.precision import Precision
+from aicb.operators.hybrid_kernels import HybridKernels
 from boundary.errors import InputError
 
 MEASURED = Path(__file__).resolve().parents[2] / "data" / "engine" / "vllm-host-default.json.gz"
@@ -35,13 +36,20 @@ def measured() -> dict[str, Any]:
     return found
 
 
-def counted(name: str, partition: Partition | None = None) -> Launches:
+def counted(name: str, partition: Partition | None = None, hybrid_kernels: HybridKernels = "compiled") -> Launches:
     built_in, layers, weights = MODELS[name]
     model = load_model(built_in)
     cut = replace(model, pattern=model.pattern[:layers])
     kernel = "triton" if weights == "fp8" else "deep_gemm"
     precision = Precision(weights)  # type: ignore[arg-type]
-    iterations = IterationModel(cut, partition or Partition(), precision, get_gpu("h200"), experts_kernel=kernel)  # type: ignore[arg-type]
+    iterations = IterationModel(
+        cut,
+        partition or Partition(),
+        precision,
+        get_gpu("h200"),
+        experts_kernel=kernel,  # type: ignore[arg-type]
+        hybrid_kernels=hybrid_kernels,
+    )
     return iterations.launches(0)
 
 
@@ -53,6 +61,13 @@ def test_launches_are_those_of_the_engine(name: str, measured: dict[str, Any]) -
     launches = counted(name)
     assert launches.eager == pytest.approx(profiles["prefill-1024"] - rest, rel=0.03)
     assert launches.pieces == pytest.approx(profiles["prefill-300"] - rest, rel=0.15)
+
+
+def test_kernels_that_are_not_listed_are_launched_all_the_same(measured: dict[str, Any]) -> None:
+    """An operator list without vLLM's copies stands for launches that make them."""
+    profiles = {profile["label"]: profile["launch_calls"] for profile in measured["qwen3-next-80b-l8"]["profiles"]}
+    launches = counted("qwen3-next-80b-l8", hybrid_kernels="fused")
+    assert launches.eager == pytest.approx(profiles["prefill-1024"] - profiles["decode-B1"], rel=0.03)
 
 
 def test_collectives_are_launched_too() -> None:

@@ -1,0 +1,137 @@
+"""What an engine runs in models with gated delta rules (Qwen3-Next) besides products, attention and experts.
+
+``fused``: one kernel for a step, or none where it goes into the one before or after; what other engines than vLLM run
+was not looked at kernel by kernel. ``compiled``: what vLLM 0.24.0 has, part of it kernels of its own, the rest Python
+that torch.compile makes kernels of. Their bytes follow from vLLM's code (paths are in ``vllm/model_executor``):
+
+- the columns of the interleaved projection are taken apart and joined: queries, keys and values become one tensor,
+  values and z are copied before (``layers/mamba/gdn/qwen_gdn_linear_attn.py``, ``fix_query_key_value_ordering``), and
+  memory for results is cleared (``forward_cuda``);
+- results of the convolution are split, queries and keys normalised, gates computed
+  (``layers/fla/ops/fused_gdn_prefill_post_conv.py``), results of the chunked rule copied (``_forward_core``); decodes
+  have all of it in the kernel of the rule (``layers/fla/ops/fused_recurrent.py``, packed), which reads and writes the
+  state;
+- the gated norm is a kernel that sums squares and one that normalises (``layers/layernorm.py``, ``RMSNormGated``);
+- norms have weights that are one off (``GemmaRMSNorm``), so they are compiled, too: the next layer's adds the shared
+  experts' results to the routed ones', and copies on the way what the projection after attention gave to the tensor
+  that ``models/qwen3_next.py`` has for it (the kernel's name has ``copy_``; torch 2.11 does so with this code alone);
+- heads are taken apart from their gates, normalised and rotated in one kernel (``layers/fused_qk_norm_rope.py``);
+- the shared expert's gate is a sigmoid and a product (``models/qwen2_moe.py``), experts' results are copied.
+
+None of these was measured on an H200: they are priced by their bytes, at the rate of norms, and flagged as estimates.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, get_args
+
+from aicb.model.architecture import GatedDeltaNet, GroupedQueryAttention
+from aicb.model.precision import ELEMENT_BYTES
+from aicb.operators.build import ACTIVATION_BYTES, RankShape, elementwise
+from aicb.operators.operator import Operator, Phase
+from boundary.errors import InputError
+
+HybridKernels = Literal["fused", "compiled"]
+
+_COPIED = 2 * ACTIVATION_BYTES
+_ROW_STATISTIC = ELEMENT_BYTES["fp32"]
+
+
+def check_hybrid_kernels(chosen: str) -> None:
+    """Raises: InputError, no such kernels."""
+    if chosen not in get_args(HybridKernels):
+        raise InputError(f"hybrid_kernels: found {chosen!r}, expected one of {', '.join(get_args(HybridKernels))}")
+
+
+def residual_norms(shape: RankShape, tokens: int) -> list[Operator]:
+    """Both norms of a layer: after attention two tensors read and two written; before it one more is read, what the
+    shared experts gave, and one copied."""
+    size, read_and_written = (tokens, shape.hidden), {"input_norm": 7, "post_attention_norm": 4}
+    return [
+        elementwise(name, "offset_norm", size, tensors * ACTIVATION_BYTES, count=shape.count, weights=shape.hidden)
+        for name, tensors in read_and_written.items()
+    ]
+
+
+def reordered(gdn: GatedDeltaNet, shape: RankShape, tokens: int) -> list[Operator]:
+    """What lies between the projections and the convolution."""
+    values = (tokens, gdn.value_heads * gdn.head_dim // shape.tp)
+    joined = (tokens, gdn.conv_channels // shape.tp)
+    return [
+        elementwise("gdn_values", "delta_copy", values, _COPIED, count=shape.count),
+        elementwise("gdn_z", "delta_copy", values, _COPIED, count=shape.count),
+        elementwise("gdn_join", "delta_copy", joined, _COPIED, count=shape.count),
+        elementwise("gdn_clear", "delta_copy", values, ACTIVATION_BYTES, count=shape.count),
+    ]
+
+
+def gated_norm(gdn: GatedDeltaNet, shape: RankShape, tokens: int) -> list[Operator]:
+    """Sums of squares of each head's results, then these normalised and multiplied with silu(z)."""
+    size, statistic = (tokens * gdn.value_heads // shape.tp, gdn.head_dim), _ROW_STATISTIC / gdn.head_dim
+    count, weights = shape.count, gdn.head_dim
+    return [
+        elementwise("gdn_norm_sums", "delta_norm", size, ACTIVATION_BYTES + statistic, count=count),
+        elementwise(
+            "gdn_gated_norm", "delta_norm", size, 3 * ACTIVATION_BYTES + statistic, count=count, weights=weights
+        ),
+    ]
+
+
+def prepared(gdn: GatedDeltaNet, shape: RankShape, tokens: int) -> Operator:
+    """Results of the convolution of prompts, and two gates per value head: bf16 read, fp32 written."""
+    channels, heads = gdn.conv_channels // shape.tp, gdn.value_heads // shape.tp
+    gates = 2 * heads * (ACTIVATION_BYTES + ELEMENT_BYTES["fp32"])
+    per_element = _COPIED + gates / channels
+    return elementwise(
+        "gdn_prepare",
+        "delta_prepare",
+        (tokens, channels),
+        per_element,
+        count=shape.count,
+        weights=2 * heads,
+        phase=Phase.ATTENTION,
+    )
+
+
+def copied_results(gdn: GatedDeltaNet, shape: RankShape, tokens: int) -> Operator:
+    """Results of the chunked rule, to where the layer has them."""
+    size = (tokens, gdn.value_heads * gdn.head_dim // shape.tp)
+    return elementwise("gdn_results", "delta_copy", size, _COPIED, count=shape.count, phase=Phase.ATTENTION)
+
+
+def packed_decode(gdn: GatedDeltaNet, shape: RankShape, sequences: int) -> Operator:
+    """One token of each request: its state, what the convolution gave, gates as they are projected, the results."""
+    heads, channels = gdn.value_heads // shape.tp, gdn.conv_channels // shape.tp
+    state = 2 * ELEMENT_BYTES[shape.precision.state] * gdn.state_elements // shape.tp
+    moved = state + ACTIVATION_BYTES * (channels + heads * (gdn.head_dim + 2))
+    return elementwise(
+        "gdn_decode",
+        "delta_decode",
+        (sequences, channels),
+        moved / channels,
+        count=shape.count,
+        weights=2 * heads,
+        phase=Phase.ATTENTION,
+    )
+
+
+def gated_head_norm(gqa: GroupedQueryAttention, shape: RankShape, tokens: int, heads: int, kv_heads: int) -> Operator:
+    """Queries with their gates and keys read, the three written apart."""
+    size = (tokens, (2 * heads + kv_heads) * gqa.head_dim)
+    weights = 2 * gqa.head_dim
+    return elementwise("gated_head_norm", "gated_head_norm", size, _COPIED, count=shape.count, weights=weights)
+
+
+def shared_expert_gate(shape: RankShape, tokens: int) -> list[Operator]:
+    """Sigmoid of a value of each token, and the shared expert's result times it."""
+    count = shape.count
+    return [
+        elementwise("shared_gate_sigmoid", "expert_gate", (tokens, 1), _COPIED, count=count),
+        elementwise("shared_gate_mul", "expert_gate", (tokens, shape.hidden), _COPIED, count=count),
+    ]
+
+
+def copied_experts(shape: RankShape, tokens: int) -> Operator:
+    """What the experts gave, to where the layer has it."""
+    size = (tokens, shape.hidden)
+    return elementwise("moe_output", "expert_copy", size, _COPIED, count=shape.count, phase=Phase.EXPERTS)
