@@ -303,12 +303,13 @@ def kernels_of(model: Model, kernels: HybridKernels) -> HybridKernels:
 def _norms(shape: RankShape, tokens: int, kernels: HybridKernels) -> list[Operator]:
     """Both residual-add norms of every layer (two tensors read, two written) and the quantisation before attention."""
     size, count = (tokens, shape.hidden), shape.count
-    listed = [
-        elementwise(name, "add_rms_norm", size, 4 * ACTIVATION_BYTES, count=count, weights=shape.hidden)
-        for name in ("input_norm", "post_attention_norm")
-    ]
     if kernels == "compiled":
         listed = residual_norms(shape, tokens)
+    else:
+        listed = [
+            elementwise(name, "add_rms_norm", size, 4 * ACTIVATION_BYTES, count=count, weights=shape.hidden)
+            for name in ("input_norm", "post_attention_norm")
+        ]
     if shape.is_fp8:
         listed.append(quant("attention_quant", tokens, shape.hidden, count=count))
     return listed

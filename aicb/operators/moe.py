@@ -105,13 +105,13 @@ def shares_bf16_experts(shape: RankShape) -> bool:
     return shape.partition.ep > 1 and shape.precision.weights == "bf16"
 
 
+_TILES = 512
+"""Tiles whose experts are looked up. A stand-in: their 2 KB of indices, or ten times that, take what a launch takes."""
+
+
 def _expert_map(count: int) -> Operator:
     """Places of the tiles' experts on this rank: two small kernels (vLLM 0.24.0, ``moe_align_block_size.py``)."""
     return elementwise("moe_expert_map", "add", (1, _TILES), INDEX_BYTES, count=2 * count, phase=Phase.EXPERTS)
-
-
-_TILES = 512
-"""Of a batch; their number hardly matters."""
 
 
 def _output_copy(tokens: int, shape: RankShape) -> Operator:

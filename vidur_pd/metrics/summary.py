@@ -220,6 +220,11 @@ class NetworkSummary:
     """Left out unless backend `rdma` has sent the flows."""
 
 
+def _degrees_text(**degrees: int) -> str:
+    """Degrees of parallelism above 1, as ``TP2 EP8``."""
+    return " ".join(f"{name}{degree}" for name, degree in degrees.items() if degree > 1) or "TP1"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FfnSummary:
     """FFN workers of a pool, and how they share the time with its attention workers."""
@@ -240,8 +245,7 @@ class FfnSummary:
 
     @property
     def partition(self) -> str:
-        degrees = (("TP", self.tp), ("EP", self.ep), ("DP", self.dp))
-        return " ".join(f"{name}{degree}" for name, degree in degrees if degree > 1) or "TP1"
+        return _degrees_text(TP=self.tp, EP=self.ep, DP=self.dp)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -292,8 +296,7 @@ class PoolSummary:
 
     @property
     def partition(self) -> str:
-        degrees = (("TP", self.tp), ("EP", self.ep), ("DP", self.dp), ("PP", self.pp))
-        own = " ".join(f"{name}{degree}" for name, degree in degrees if degree > 1) or "TP1"
+        own = _degrees_text(TP=self.tp, EP=self.ep, DP=self.dp, PP=self.pp)
         return own if self.ffn is None else f"{own} + FFN {self.ffn.partition}"
 
 
