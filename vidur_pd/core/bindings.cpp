@@ -2,6 +2,7 @@
 #include "bindings.hpp"
 
 #include "candidates.hpp"
+#include "prefix_pool.hpp"
 #include "radix_pool.hpp"
 #include "seconds_text.hpp"
 

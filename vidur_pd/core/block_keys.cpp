@@ -5,12 +5,6 @@
 
 namespace serving {
 
-namespace {
-
-constexpr int kBlocksPerRequestBits = 32;
-
-}  // namespace
-
 BlockKeys::BlockKeys(Tokens block_tokens, Tokens hash_block_tokens)
     : block_tokens_(block_tokens), hash_block_tokens_(hash_block_tokens) {
     check_least("hash_block_tokens", hash_block_tokens, 1);
@@ -19,14 +13,16 @@ BlockKeys::BlockKeys(Tokens block_tokens, Tokens hash_block_tokens)
     hash_block_ends_ = hash_block_tokens / end_step;
 }
 
-BlockKeys::Walk::Walk(BlockKeys& keys, const Request& request, std::int64_t first_block)
-    : keys_(keys), request_(request), block_(first_block) {
-    const Tokens hashed = static_cast<Tokens>(request.contents.size()) * keys.hash_block_tokens_;
-    shareable_ = std::min(request.hashed_tokens, hashed) / keys.block_tokens_;
+std::int64_t BlockKeys::shareable_blocks(const Request& request) const {
+    const Tokens identified = static_cast<Tokens>(request.contents.size()) * hash_block_tokens_;
+    return std::min(request.hashed_tokens, identified) / block_tokens_;
 }
 
-std::int64_t BlockKeys::Walk::next() {
-    if (is_unique()) return unique();
+BlockKeys::Walk::Walk(BlockKeys& keys, const Request& request, std::int64_t first_block)
+    : keys_(keys), request_(request), block_(first_block), shareable_(keys.shareable_blocks(request)) {}
+
+std::optional<std::int64_t> BlockKeys::Walk::next() {
+    if (is_at_end()) return std::nullopt;
     if (!is_inside()) {
         const std::uint64_t content = enter();
         const std::int32_t* known = keys_.numbers_.find(content);
@@ -37,7 +33,7 @@ std::int64_t BlockKeys::Walk::next() {
 }
 
 std::optional<std::int64_t> BlockKeys::Walk::next_known() {
-    if (is_unique()) return unique();
+    if (is_at_end()) return std::nullopt;
     if (!is_inside()) {
         const std::int32_t* known = keys_.numbers_.find(enter());
         if (known == nullptr) return std::nullopt;
@@ -57,7 +53,5 @@ std::uint64_t BlockKeys::Walk::enter() {
 void BlockKeys::Walk::number(std::int32_t number) {
     first_key_ = (number + 1) * keys_.hash_block_ends_ - trace_end_ - 1;
 }
-
-std::int64_t BlockKeys::Walk::unique() { return -(((request_.index + 1) << kBlocksPerRequestBits) + block_++); }
 
 }  // namespace serving

@@ -14,24 +14,26 @@ namespace serving {
 //
 // A KV block that ends at token e inside trace block j is identified by (content up to the end of j, offset of e in
 // block j), so any two block lengths go together. A partial last trace block yields keys up to its last full KV block:
-// dense numbers from 0. Blocks that contain a token without content, and prompts without ids, are unique to their
-// request: negative keys.
+// dense numbers from 0. Blocks that contain a token without content, and prompts without ids, are their request's own
+// and have no key.
 class BlockKeys {
   public:
     BlockKeys(Tokens block_tokens, Tokens hash_block_tokens);
+
+    // Leading blocks of a request whose content other requests can have.
+    std::int64_t shareable_blocks(const Request& request) const;
 
     // Walks the keys of a request's full KV blocks, one after another.
     class Walk {
       public:
         Walk(BlockKeys& keys, const Request& request, std::int64_t first_block);
-        // The key of the next block.
-        std::int64_t next();
-        // The same; none if no block of this content has ever had a key. The walk ends there.
+        // The key of the next block; none if that is the request's own. The walk ends there.
+        std::optional<std::int64_t> next();
+        // The same; none, too, if no block of this content has ever had a key.
         std::optional<std::int64_t> next_known();
 
       private:
-        bool is_unique() const { return block_ >= shareable_; }
-        std::int64_t unique();
+        bool is_at_end() const { return block_ >= shareable_; }
         // Whether the next block ends in the trace block whose content is numbered.
         bool is_inside() const { return (block_ + 1) * keys_.block_ends_ <= trace_end_; }
         std::uint64_t enter();
@@ -41,7 +43,7 @@ class BlockKeys {
         BlockKeys& keys_;
         const Request& request_;
         std::int64_t block_;
-        std::int64_t shareable_;      // leading blocks whose content other requests can have
+        std::int64_t shareable_;      // blocks
         std::int64_t trace_end_ = 0;  // of the trace block, in possible ends
         std::int64_t first_key_ = 0;  // of its content, less the possible ends before it and one
     };

@@ -1,19 +1,9 @@
-// Paged KV blocks of one scheduler rank, with and without prefix caching, as vLLM V1 keeps them.
+// Paged KV blocks of one scheduler rank.
 //
-// Source of the rules: vLLM 0.24.0, vllm/v1/core/block_pool.py, kv_cache_manager.py and kv_cache_utils.py. Block 0 is a
-// null block that no request gets, so usable blocks = blocks - 1.
+// Block 0 of a pool is a null block that no request gets (vLLM 0.24.0, vllm/v1/core/block_pool.py), so usable blocks =
+// blocks - 1. Layers may be in several groups (aicb/model/kv_groups.py).
 //
-// With prefix caching, every full block has a key (the hash of all tokens up to its end). The free queue starts in id
-// order; blocks are taken from its front, and a block that is taken loses its key: that is the eviction. A request's
-// blocks come back tail first, those without a key to the front, those with one to the back. Blocks without a key
-// therefore always precede those with one, which is why a stack and a list make up the queue.
-//
-// Layers may be in several groups (aicb/model/kv_groups.py). With prefix caching, hits are those of the group that
-// keeps all tokens; blocks of groups with a window are without content, as if the tail of every cached prefix were at
-// hand.
-//
-// Assumed: one block size for all layers; no LoRA or multimodal keys. Ignored: a hash collision; hits on
-// an answer before it has ended (vLLM gives blocks their keys as they fill).
+// Assumed: one block size for all layers; no LoRA or multimodal keys.
 #pragma once
 
 #include <algorithm>
@@ -24,7 +14,6 @@
 #include <utility>
 #include <vector>
 
-#include "block_keys.hpp"
 #include "request.hpp"
 
 namespace serving {
@@ -34,7 +23,7 @@ using BlockId = std::int32_t;
 // The longest cached prefix of a request at this instant; valid until the pool changes.
 struct CachedPrefix {
     Tokens tokens = 0;
-    std::vector<BlockId> blocks;
+    std::vector<BlockId> blocks;     // those whose content others can have
     std::int64_t shared_blocks = 0;  // those that another request holds: reusing them takes nothing from the free queue
     bool may_share_more = false;  // a block that nobody holds has a copy, which may be held: hit once this is evicted
 };
@@ -138,71 +127,6 @@ class CountingBlockPool final : public BlockPool {
   private:
     std::int64_t free_blocks_;
     std::unordered_map<std::int64_t, std::int64_t> held_;  // by request
-};
-
-// KV blocks with hash-chained prefix caching; O(1) per block. `hash_block_tokens` is the length of the prompt blocks
-// that a request's block hashes identify. `drops_last_hit`: the last block of a hit is computed again, for the hidden
-// states that a drafting layer needs (vllm/v1/core/single_type_kv_cache_manager.py, `drop_eagle_block`).
-// `availability`: scheduled or computed.
-class PrefixCachingBlockPool final : public BlockPool {
-  public:
-    PrefixCachingBlockPool(std::int64_t num_blocks, Tokens block_tokens, Tokens hash_block_tokens,
-                           const KvGroups& groups = {}, bool drops_last_hit = false,
-                           Availability availability = Availability::kScheduled);
-
-    std::int64_t free_blocks() const override {
-        return unused_blocks() + static_cast<std::int64_t>(blank_.size()) + cached_free_;
-    }
-    CachedPrefix cached_prefix(const Request& request, Tokens tokens) override;
-    // Hits leave the free queue before new blocks are taken from its front.
-    void allocate(const Request& request, Tokens tokens, const CachedPrefix& prefix) override;
-    // Blocks of equal content are not merged; the first one registered serves the hits.
-    void register_blocks(const Request& request, Tokens computed_tokens) override;
-    void release(const Request& request) override;
-    void clear() override;
-    Availability availability() const override { return availability_; }
-    Tokens touch(const Request& request, Tokens tokens) override;
-    // Of whole blocks.
-    std::optional<std::uint64_t> content(const Request& request, Tokens tokens) override;
-
-  private:
-    static constexpr std::int64_t kNoKey = INT64_MIN;
-    static constexpr BlockId kNone = 0;  // the null block is never free, cached or held
-
-    struct Block {
-        std::int64_t key = kNoKey;
-        std::int32_t holders = 0;
-        BlockId before = kNone, after = kNone;  // neighbours in the list of cached free blocks, next victim first
-        BlockId next_copy = kNone;              // the block of equal content that was registered next
-    };
-    struct Table {
-        std::vector<BlockId> blocks;   // of the group that keeps every token, in token order
-        std::vector<BlockId> spanned;  // of the other groups
-        std::int64_t registered = 0;   // leading blocks that have been registered
-    };
-
-    // Blocks that have never been taken; they follow the blank ones in the queue.
-    std::int64_t unused_blocks() const { return usable_blocks() + 1 - static_cast<std::int64_t>(blocks_.size()); }
-    Block& at(BlockId block) { return blocks_[static_cast<std::size_t>(block)]; }
-    std::vector<BlockId> find(const Request& request, std::int64_t most_blocks);
-    BlockId first_copy(std::int64_t key) const;
-    BlockId& first_copy_place(std::int64_t key);
-    BlockId take_block();
-    void set_key(BlockId block, std::int64_t key);
-    void forget_key(BlockId block);
-    void append_cached(BlockId block);
-    void remove_cached(BlockId block);
-
-    BlockKeys keys_;
-    bool drops_last_hit_;
-    Availability availability_;
-    std::vector<Block>
-        blocks_;  // the null block, whose neighbours are the ends of the cached list, and all used so far
-    std::vector<BlockId> blank_;  // free blocks without a key that have been used; the last is the queue's front
-    std::int64_t cached_free_ = 0;
-    std::vector<BlockId> first_shared_;               // by key of content that requests can share
-    aicb::FlatMap<BlockId> first_unique_;             // by key of content unique to a request
-    std::unordered_map<std::int64_t, Table> tables_;  // by request
 };
 
 }  // namespace serving

@@ -12,9 +12,9 @@ std::vector<std::int64_t> ChunkKeys::of(const Request& request, Tokens tokens) {
     std::vector<std::int64_t> found;
     BlockKeys::Walk walk(keys_, request, 0);
     for (Tokens end = chunk_tokens_; end <= tokens; end += chunk_tokens_) {
-        const std::int64_t key = walk.next();
-        if (key < 0) break;
-        found.push_back(key);
+        const auto key = walk.next();
+        if (!key) break;
+        found.push_back(*key);
     }
     return found;
 }
@@ -44,7 +44,7 @@ Tokens ChunkIndex::reach(const Request& request, Tokens from, Tokens tokens) con
     BlockKeys::Walk walk(keys_->keys_, request, from / width);
     for (Tokens end = (from / width + 1) * width; end <= tokens; end += width) {
         const auto key = walk.next_known();
-        if (!key || *key < 0 || !has(*key)) break;
+        if (!key || !has(*key)) break;
         reached = end;
     }
     return reached;

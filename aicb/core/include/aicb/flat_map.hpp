@@ -21,6 +21,8 @@ class FlatMap {
         }
     }
 
+    Value* find(std::uint64_t key) { return const_cast<Value*>(std::as_const(*this).find(key)); }
+
     // The value of `key`, which is not the largest integer; made if there is none.
     Value& operator[](std::uint64_t key) {
         if (2 * (size_ + 1) > keys_.size()) grow();
