@@ -7,6 +7,7 @@ import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from decimal import Decimal
+from operator import itemgetter
 from pathlib import Path
 from typing import IO, Literal, NamedTuple, cast
 
@@ -144,11 +145,11 @@ def _csv_rows(
         else (None,) * 7
     ) + (("class", "priority", "max_output_tokens") if layout.has_classes else (None,) * 3)
     # One more, empty, column stands for those that the file does not have.
-    places = [columns.get(name or "", len(header)) for name in (*named, *optional)]
+    pick = itemgetter(*(columns.get(name or "", len(header)) for name in (*named, *optional)))
     for line, cells in rows:
-        check_width(cells, header, f"{path}: line {line}")
-        row: list[str | None] = [*cells, None]
-        yield _Row(line, *(row[place] for place in places))
+        if len(cells) != len(header):
+            check_width(cells, header, f"{path}: line {line}")
+        yield _Row(line, *pick((*cells, None)))
 
 
 def _renamed(header: list[str], own_columns: Mapping[TraceColumn, str], path: Path) -> list[str]:
