@@ -17,6 +17,9 @@ NO_FLOW: Final = -1
 DEFAULT_PRIORITY: Final = 3
 """Traffic class of RoCE: the one that HPCC's and SimAI's ns-3 models and usual switch configurations make lossless."""
 
+FEW_FLOWS: Final = 32
+"""Of fewer the least is found faster in a list than in an array: of 8 in 0.37 instead of 0.77 us."""
+
 _PER_FLOW: Final = (
     "dst", "size_bytes", "ready_ps", "delay_ps", "flow_label", "notify", "max_rate_bps", "after", "priority",
 )  # fmt: skip
@@ -139,8 +142,9 @@ class FlowGraph:
     def _check_not_negative(self, *names: str) -> None:
         for name in names:
             values = getattr(self, name)
-            if len(values) and values.min() < 0:
-                raise FlowGraphError(f"FlowGraph.{name}: found {values.min()}, expected no negative value")
+            lowest = min(values.tolist(), default=0) if len(values) < FEW_FLOWS else values.min()
+            if lowest < 0:
+                raise FlowGraphError(f"FlowGraph.{name}: found {lowest}, expected no negative value")
 
     def _check_edges(self, offsets_name: str, edges_name: str) -> None:
         flows = len(self.src)

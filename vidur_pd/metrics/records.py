@@ -43,6 +43,7 @@ class Records:
         self.tally = RequestTally(source)
         self._source = source
         self._loop = loop
+        self._ended = loop.requests
         self._log = log
         self._stream = stream
         self._has_connector = has_connector
@@ -61,7 +62,7 @@ class Records:
         """Hands over what has become enough for a row group."""
         if self._stream is None:
             return
-        if len(self._loop.requests) >= self._stream.requests_at_once:
+        if len(self._ended) >= self._stream.requests_at_once:
             self._pass_on_requests(self._stream)
         if self._log.iterations - self._taken_iterations >= ITERATIONS_AT_ONCE:
             self._pass_on_iterations(self._stream)
@@ -76,7 +77,7 @@ class Records:
         return table
 
     def _take(self) -> RequestTable:
-        taken = self._loop.requests.take()
+        taken = self._ended.take()
         return RequestTable.of(self._source, taken, self._names, has_connector=self._has_connector)
 
     def _pass_on_requests(self, stream: Stream) -> None:

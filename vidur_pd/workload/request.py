@@ -37,15 +37,15 @@ def request_of(workload: Workload, index: int, arrived_ps: int) -> Request:
     request = Request(
         index=index,
         request_id=workload.request_ids[index],
-        prompt_tokens=int(workload.prefill_tokens[index]),
-        output_tokens=int(workload.decode_tokens[index]),
+        prompt_tokens=workload.prefill_tokens.item(index),
+        output_tokens=workload.decode_tokens.item(index),
         arrived_ps=arrived_ps,
         block_hashes=None if hashes is None else hashes.of(index).tolist(),
     )
     if hashes is not None and hashes.hashed_tokens is not None:
-        request.hashed_tokens = int(hashes.hashed_tokens[index])
+        request.hashed_tokens = hashes.hashed_tokens.item(index)
     if workload.max_output_tokens is not None:
-        request.max_output_tokens = int(workload.max_output_tokens[index])
+        request.max_output_tokens = workload.max_output_tokens.item(index)
     if workload.priority is not None:
-        request.priority = int(workload.priority[index])
+        request.priority = workload.priority.item(index)
     return request

@@ -111,7 +111,13 @@ class RankRouter:
 
     def refusal(self, request: Request) -> str | None:
         """Why none of the instances could ever hold the request."""
-        return _common_reason(self._refusals(request))
+        reasons = []
+        for first, _ in self._spans.values():
+            reason = self._refuses(self._instances[first], request)
+            if reason is None:
+                return None
+            reasons.append(reason)
+        return reasons[0]
 
     def choose(self, request: Request) -> tuple[Rank | None, str | None]:
         """A rank, or why none could ever hold the request; neither where those that could are closed."""
