@@ -24,7 +24,7 @@ def csv_rows(lines: Iterable[str], source: str) -> Iterator[tuple[int, list[str]
     reader = csv.reader(lines, strict=True)
     try:
         for cells in reader:
-            if any(cell.strip() for cell in cells):
+            if "".join(cells).strip():
                 yield reader.line_num, cells
     except csv.Error as error:
         raise InputError(f"{source} line {max(reader.line_num, 1)}: not CSV: {error}") from None
