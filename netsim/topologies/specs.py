@@ -56,11 +56,17 @@ class _DomainSpec(_Spec):
         return LinkRates(nvlink_bps=self.nvlink, nvlink_latency_ps=self.nvlink_latency)
 
 
+_ALONE_OR_JOINED = (
+    "GPUs of a server, which an NVSwitch joins; 1: every GPU has its NIC alone, and tensor parallelism crosses NICs"
+)
+"""Of topologies whose hosts need not be servers."""
+
+
 class NvswitchSpec(_DomainSpec):
     """`netsim.topologies.nvswitch`: one server."""
 
     kind: Literal["nvswitch"] = "nvswitch"
-    gpus_per_node: Size = 8
+    gpus_per_node: Size = Field(8, description="GPUs of a server, which an NVSwitch joins")
     nvswitches: Size = Field(1, description="nodes that share the NVLink rate of a GPU; 1 stands for all planes")
 
 
@@ -78,7 +84,7 @@ class Nvl72Spec(_DomainSpec):
 
 class _GpuSpec(_DomainSpec):
     nodes: Size | None = Field(None, description="servers; derived from the GPUs needed if omitted")
-    gpus_per_node: Size = 8
+    gpus_per_node: Size = Field(8, description="GPUs of a server, which an NVSwitch joins")
     nic: Rate = Field(NIC_BPS, description="rate of a GPU's NIC, all its ports together, per direction")
     link_latency: Latency = Field(LINK_LATENCY_PS, description="of a NIC link and of a link between switches")
 
@@ -91,7 +97,7 @@ class SingleSwitchSpec(_GpuSpec):
     """`netsim.topologies.single_switch`."""
 
     kind: Literal["single_switch"] = "single_switch"
-    gpus_per_node: Size = 1
+    gpus_per_node: Size = Field(1, description=_ALONE_OR_JOINED)
 
 
 class RailOptimizedSpec(_GpuSpec):
@@ -111,7 +117,7 @@ class FatTreeSpec(_GpuSpec):
     """`netsim.topologies.fat_tree`."""
 
     kind: Literal["fat_tree"] = "fat_tree"
-    gpus_per_node: Size = 1
+    gpus_per_node: Size = Field(1, description=_ALONE_OR_JOINED)
     k: Size | None = Field(
         None, ge=2, multiple_of=2, description="ports of a switch; the least that suffices if omitted"
     )
@@ -123,7 +129,7 @@ class DragonflySpec(_GpuSpec):
     """`netsim.topologies.dragonfly`; numbers left out are those of the balanced network, a = 2p = 2h."""
 
     kind: Literal["dragonfly"] = "dragonfly"
-    gpus_per_node: Size = 1
+    gpus_per_node: Size = Field(1, description=_ALONE_OR_JOINED)
     hosts_per_router: Size | None = Field(None, description="p; the least that suffices if omitted")
     routers_per_group: Size | None = Field(None, description="a; 2p if omitted")
     global_ports: Size | None = Field(None, description="h, of a router; p if omitted")

@@ -48,6 +48,10 @@ def verify_plan(plan: Plan, matrix_bytes: NDArray[np.int64] | None = None) -> Ve
             algorithm's theory does not allow.
     """
     flows = plan.flows
+    if len(empty := np.flatnonzero(flows.payload_bytes < 1)):
+        raise PlanError(
+            f"payload_bytes: flow {empty[0]} carries {flows.payload_bytes[empty[0]]} bytes, expected 1 or more"
+        )
     postcondition = plan.postcondition if matrix_bytes is None else MessagePostcondition(np.asarray(matrix_bytes))
     _levels(joined([flows.data_edges(), flows.order_edges(), flows.credit_edges()]), len(flows))
     level = _levels(flows.data_edges(), len(flows))
@@ -153,7 +157,10 @@ def _check_order(flows: PlannedFlows, members: list[int], where: str) -> list[tu
 
 
 def _no_order(where: str, one: int, other: int, rank: int) -> str:
-    return f"{where}: flows {one} and {other} meet at rank {rank} in no order"
+    return (
+        f"{where}: flows {one} and {other} meet at rank {rank} in no order, expected a dependency between them, "
+        "as one writes what the other reads or writes"
+    )
 
 
 def _execute(

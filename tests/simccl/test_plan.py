@@ -318,6 +318,8 @@ def test_the_proof_finds_what_is_wrong_with_a_broken_all_reduce() -> None:
         verify_plan(_changed(plan, deps=_with(flows.deps, 0, 1)))
     with pytest.raises(PlanError, match="bytes sent"):
         verify_plan(_changed(plan, payload_bytes=_with(flows.payload_bytes, 0, 2)))
+    with pytest.raises(PlanError, match="payload_bytes: flow 5 carries 0 bytes, expected 1 or more"):
+        verify_plan(_changed(plan, payload_bytes=_with(flows.payload_bytes, 5, 0)))
 
 
 def test_the_proof_finds_messages_that_go_astray() -> None:

@@ -7,11 +7,19 @@ from collections.abc import Callable, Hashable
 from boundary.errors import InputError
 from vidur_pd._core import ChunkKeys
 from vidur_pd.cluster.instance import Rank
-from vidur_pd.config.kv_cache import AnyTier, CpuTier, KvCacheConfig, LowerTier, NvmeTier, RemoteTier
+from vidur_pd.config.kv_cache import (
+    NAMED_EVICTIONS,
+    AnyTier,
+    CpuTier,
+    KvCacheConfig,
+    LowerTier,
+    NvmeTier,
+    RemoteTier,
+)
 from vidur_pd.config.kv_cache import PooledTier as PooledTierConfig
-from vidur_pd.config.own_classes import FAULTS, describe
 from vidur_pd.kv_store.disk import Disk
 from vidur_pd.kv_store.eviction import Eviction
+from vidur_pd.kv_store.eviction.asked import AskedEviction
 from vidur_pd.kv_store.eviction.registry import eviction_class
 from vidur_pd.kv_store.places import Places, RankPlace
 from vidur_pd.kv_store.pooled import PooledTier, Spread
@@ -106,10 +114,9 @@ class TierBuilder:
         make = self._evictions[number]
 
         def eviction() -> Eviction:
-            try:
-                made = make()
-            except FAULTS as error:
-                raise InputError(f"kv_cache.tiers.{number}.eviction: raises: {describe(error)}") from error
+            if config.eviction not in NAMED_EVICTIONS:
+                return AskedEviction(config.eviction, make, capacity)
+            made = make()
             made.capacity = capacity
             return made
 

@@ -123,9 +123,11 @@ class AskedPlanner:
     def plan(self, seen: Observation) -> dict[str, int]:
         """Within the bounds of the pools. Raises: InputError, for what is no plan."""
         try:
-            planned = dict(self._planner.plan(seen))
+            planned = self._planner.plan(seen)
         except FAULTS as error:
             raise InputError(f"planner {self._name}: raises: {describe(error)}") from error
+        if not isinstance(planned, Mapping):
+            raise InputError(f"planner {self._name}: plan returned {planned!r}, expected {{name of a pool: instances}}")
         pools = {pool.name: pool for pool in seen.pools}
         for name, count in planned.items():
             if name not in pools:

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from boundary.errors import InputError
 from tests.vidur_pd.kv_store.oracles import ORACLES, LruOracle, Oracle
 from vidur_pd.kv_store.eviction import Eviction
+from vidur_pd.kv_store.eviction.asked import AskedEviction
 from vidur_pd.kv_store.eviction.registry import eviction_class
 
 TRACES = Path(__file__).parents[4] / "shared/data/traces"
@@ -112,3 +113,36 @@ def test_a_policy_that_cannot_work_is_refused_in_one_line(tmp_path: Path, body: 
     (tmp_path / "mine.py").write_text(f"from vidur_pd.kv_store import Eviction\n\nclass Mine(Eviction):\n{body}\n")
     with pytest.raises(InputError, match=re.escape(message)):
         eviction_class("kv_cache.tiers.0.eviction", f"{tmp_path / 'mine.py'}:Mine")
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        ("return None", "add returned None, expected a list of the chunks that leave"),
+        ("return {key}", "add returned {1}, expected a list"),
+        ("return [99]", "add let chunk 99 leave, expected chunks that are there, each once"),
+        ("return [key, key]", "add let chunk 1 leave, expected chunks that are there, each once"),
+        ("return ['first']", "add let chunk 'first' leave"),
+        ("return []", "found 3 chunks that stay, expected at most its capacity 2"),
+        ("return {}[key]", "raises: KeyError: 1 (mine.py:5)"),
+        ("raise SystemExit", "raises: SystemExit:"),
+    ],
+)
+def test_an_answer_that_breaks_a_rule_is_refused_with_policy_and_rule(tmp_path: Path, body: str, message: str) -> None:
+    source = "from vidur_pd.kv_store import Eviction\nclass Mine(Eviction):\n    def hit(self, key): raise ValueError\n"
+    (tmp_path / "mine.py").write_text(f"{source}    def add(self, key):\n        {body}\n")
+    name = f"{tmp_path / 'mine.py'}:Mine"
+    policy = AskedEviction(name, eviction_class("eviction", name), 2)
+    with pytest.raises(InputError, match=re.escape(f"eviction policy mine.py:Mine: {message}")):
+        _ = [policy.add(key) for key in (1, 2, 3)]
+    with pytest.raises(InputError, match=re.escape("mine.py:Mine: raises: ValueError:  (mine.py:3)")):
+        policy.hit(1)
+
+
+def test_a_policy_of_ones_own_that_evicts_as_lru_gives_the_hits_of_lru(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text("from vidur_pd.kv_store.eviction.lru import Lru\nclass Mine(Lru): ...\n")
+    name = f"{tmp_path / 'mine.py'}:Mine"
+    cache = Watched(name, 3)
+    cache.policy = AskedEviction(name, eviction_class("eviction", name), 3)
+    keys = [1, 2, 3, 1, 4, 5, 1, 2, 3, 4, 2, 2, 5]
+    assert hits(cache, keys) == hits(LruOracle(3), keys)

@@ -15,7 +15,7 @@ from netsim.units import PS_PER_S
 from tests.integration import small_runs
 from tests.vidur_pd.kv_store.tiered_runs import prompts
 from tests.vidur_pd.kv_store.tiered_runs import run as tiered_run
-from tests.vidur_pd.planner.planned_runs import WEIGHTS_BYTES, configuration, scripted
+from tests.vidur_pd.planner.planned_runs import WEIGHTS_BYTES, Scripted, configuration, scripted
 from tests.vidur_pd.report.report_page import parse_page
 from vidur_pd import simulate, write_result
 from vidur_pd.metrics.result import Result
@@ -213,6 +213,12 @@ def test_what_cannot_be_planned_is_refused_with_field_and_remedy(fields: dict[st
 def test_a_planner_of_ones_own_that_plans_for_no_pool_ends_in_one_line() -> None:
     with pytest.raises(InputError, match="Scripted: found pool 'decodes', expected prefill or decode"):
         simulate(configuration(scripted((0.0, {"decodes": 1}))))
+
+
+def test_a_planner_of_ones_own_that_returns_no_plan_ends_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Scripted, "plan", lambda self, seen: None)
+    with pytest.raises(InputError, match=r"Scripted: plan returned None, expected \{name of a pool: instances\}"):
+        simulate(configuration(scripted((0.0, {"decode": 1}))))
 
 
 def test_the_page_and_a_comparison_show_what_was_held(tmp_path: Path) -> None:
