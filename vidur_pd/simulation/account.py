@@ -96,7 +96,7 @@ class Account:
         slo, log = self._config.slo, self._log
         self._held = _held_share(planner)
         completed, makespan_s = tally.count(RequestStatus.COMPLETED), to_seconds(tally.makespan_ps)
-        arriving_s = float(np.ptp(tally.arrived_ps)) / PS_PER_S if len(tally) else 0.0
+        arriving = _arriving(tally)
         met = int(np.count_nonzero(tally.is_served(slo)))
         tpot_ps, (gap_s, gap_count) = tally.tpot_ps, log.gaps()
         sources = self._sources()
@@ -128,7 +128,10 @@ class Account:
             seed=self._config.seed,
             workload=self._workload_summary(),
             network=self._network(),
-            pools=tuple(self._pool(pool, makespan_s, arriving_s) for pool in self._config.cluster.pools),
+            pools=tuple(
+                self._pool(pool, makespan_s, self._held_s(pool, planner, arriving))
+                for pool in self._config.cluster.pools
+            ),
             estimated_operators=self._estimated_operators(),
             simulator=effort,
             communication=communication_sources(self._plan.coupling, log, tally.transfers_ps),
@@ -261,6 +264,15 @@ class Account:
         gpus = pool.instances * gpus_per_instance
         return gpus * self._held[pool.name] if pool.name in self._held else gpus
 
+    def _held_s(self, pool: PoolConfig, planner: PlannerSummary | None, window: tuple[float, float]) -> float:
+        """Time of a window for which instances of a pool were held, all together."""
+        begin_s, end_s = window
+        if pool.name not in self._held or planner is None:
+            return pool.instances * (end_s - begin_s)
+        changes = [each for each in planner.counts if each.pool == pool.name]
+        bounds = np.clip([*(each.at_s for each in changes), end_s], begin_s, end_s)
+        return float(np.dot([each.serving + each.starting + each.draining for each in changes], np.diff(bounds)))
+
     def _worked(self, pool: PoolConfig) -> PoolWork:
         if pool.name not in self._known:
             indices = self._indices(pool)
@@ -274,7 +286,8 @@ class Account:
     def _indices(self, pool: PoolConfig) -> list[int]:
         return [instance.index for instance in self._instances if instance.placement.pool == pool.name]
 
-    def _pool(self, pool: PoolConfig, makespan_s: float, arriving_s: float) -> PoolSummary:
+    def _pool(self, pool: PoolConfig, makespan_s: float, arriving_held_s: float) -> PoolSummary:
+        """``arriving_held_s``: time for which its instances were held while requests arrived, all together."""
         indices = self._indices(pool)
         busy_s = self._log.busy_ps[indices] / PS_PER_S
         loaded_s = float(self._log.busy_at_arrival_ps[indices].sum()) / PS_PER_S
@@ -305,7 +318,7 @@ class Account:
             prefix_caching=own.engine.prefix_caching,
             busy_share=_ratio(total_s, stages_s * held),
             busy_share_max=None if pool.name in self._held else _ratio(float(busy_s.max()), stages_s),
-            busy_under_load=_ratio(loaded_s, arriving_s * pool.pp * held),
+            busy_under_load=_ratio(loaded_s, arriving_held_s * pool.pp),
             prompts_share=_ratio(kinds[0].busy_s, total_s),
             communication_share=_ratio(total_s - computing_s, total_s),
             max_seqs=max_seqs,
@@ -317,6 +330,13 @@ class Account:
             kv_use_max=peak,
             ffn=worked.ffn(pool),
         )
+
+
+def _arriving(tally: RequestTally) -> tuple[float, float]:
+    """From the first arrival to the last, in s."""
+    if not len(tally):
+        return 0.0, 0.0
+    return float(tally.arrived_ps.min()) / PS_PER_S, float(tally.arrived_ps.max()) / PS_PER_S
 
 
 def _held_share(planner: PlannerSummary | None) -> dict[str, float]:

@@ -454,7 +454,5 @@ def test_a_run_ends_in_one_line_where_an_eviction_policy_of_ones_own_breaks_a_ru
         "    def add(self, key): return []\n"
     )
     tier = CPU | {"capacity": f"{2 * 256 * TOKEN_BYTES}B", "eviction": f"{tmp_path / 'mine.py'}:KeepsAll"}
-    with pytest.raises(
-        InputError, match=r"eviction policy mine\.py:KeepsAll: found 3 chunks that stay, .* 2$"
-    ):
+    with pytest.raises(InputError, match=r"eviction policy mine\.py:KeepsAll: found 3 chunks that stay, .* 2$"):
         run(prompts([(0.0, 1024, (1, 2))]), [tier])

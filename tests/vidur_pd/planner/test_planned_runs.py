@@ -50,6 +50,15 @@ def test_a_started_instance_serves_after_its_start_up_and_its_gpus_are_held_from
     assert decode.serving_mean == pytest.approx((end_s + end_s - 5.0) / end_s)
 
 
+def test_pools_are_busy_under_load_for_a_share_of_what_was_held_while_requests_arrived() -> None:
+    """One decode instance until 6 s, two from then on; of those after the last arrival nothing counts."""
+    result = simulate(configuration(scripted((6.0, {"decode": 2}), pools=ONE_OF_EACH)))
+    first_s, last_s = (float(end(result.table.arrived_ps)) / PS_PER_S for end in (np.min, np.max))
+    busy_s = result.iterations.busy_at_arrival_ps[2:].sum() / PS_PER_S
+    found = result.summary.pools[1].busy_under_load
+    assert found == pytest.approx(busy_s / (last_s - first_s + last_s - 6.0), rel=1e-9)
+
+
 def test_an_instance_that_drains_ends_what_it_has_and_costs_nothing_from_then_on() -> None:
     result = simulate(configuration(scripted((4.0, {"decode": 1}))))
     (_, full, *_), (_, left, _, draining), (off_s, *rest) = counts(result, "decode")
@@ -167,6 +176,8 @@ def test_scaling_and_switching_roles_lose_no_request_whatever_fails(
     assert result.summary.completed == result.summary.requests == 120
     assert planned(result).gpu_hours <= planned(result).all_gpu_hours * (1 + 1e-9)
     columns = result.iterations.columns()
+    for each in result.summary.pools:
+        assert 0.0 <= (each.busy_under_load or 0.0) <= 1.0 + 1e-9
     for pool in ("prefill", "decode"):
         _check_no_more_work_than_instances(result, pool, columns)
 
