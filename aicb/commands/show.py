@@ -239,11 +239,11 @@ def memory(
         block_tokens=block_tokens,
         cuda_graphs=cuda_graphs,
     )
-    rows = {"model": loaded.name, "gpu": gpu, **asdict(plan), **_kv_rows(plan, block_tokens)}
     if as_json:
+        rows = {"model": loaded.name, "gpu": gpu, **asdict(plan), **_kv_rows(plan, block_tokens)}
         typer.echo(json.dumps(rows, indent=1))
     else:
-        _print(_memory_table(rows))
+        _print(_memory_table(f"{loaded.name} on {gpu}", plan, block_tokens))
 
 
 def _kv_rows(plan: InstanceMemory, block_tokens: int) -> dict[str, object]:
@@ -349,14 +349,35 @@ def _time_table(operators: list[Operator], times: list[KernelTime]) -> Table:
     return table
 
 
-def _memory_table(rows: dict[str, object]) -> Table:
+def _memory_table(title: str, plan: InstanceMemory, block_tokens: int) -> Table:
     from rich.table import Table
 
-    table = Table("per GPU", "value", title="memory of the fullest rank", title_justify="left")
+    kv = _kv_rows(plan, block_tokens)
+    rows = {
+        "weights": _size(plan.weights_bytes),
+        "activations": _size(plan.activation_bytes),
+        "runtime": _size(plan.runtime_bytes),
+        "left for KV": _size(plan.available_kv_bytes),
+        "KV of a token": _size(plan.kv_bytes_per_token_per_rank),
+        "state of a request": _size(plan.state_bytes_per_request_per_rank),
+        "KV blocks": f"{plan.num_kv_blocks:,} of {block_tokens} tokens",
+        "tokens of one request": f"{kv['kv_tokens']:,}",
+    }
+    if plan.kv_groups.span is not None:
+        rows["groups of layers"] = str(kv["kv_groups"])
+    table = Table("of the fullest GPU", "", title=f"memory of {title}", title_justify="left")
     table.columns[1].justify = "right"
     for name, value in rows.items():
-        table.add_row(name, f"{value:,}" if isinstance(value, int) else str(value))
+        table.add_row(name, value)
     return table
+
+
+def _size(size_bytes: int) -> str:
+    """Bytes as people read them, in powers of 1000 as HBM is sold: ``117.8 GB``."""
+    for power, unit in ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
+        if size_bytes >= power:
+            return f"{size_bytes / power:,.4g} {unit}"
+    return f"{size_bytes} B"
 
 
 def _print(table: Table) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 import tomllib
@@ -152,8 +153,17 @@ def test_memory_prints_the_plan(aicb_command: Any) -> None:
     assert code == 0
     assert plan["weights_bytes"] == 2 * 8_190_735_360
     assert plan["kv_tokens"] == 16 * plan["num_kv_blocks"]
-    _, table, _ = aicb_command("memory", "qwen3-8b", "--gpu", "h200")
-    assert f"{plan['num_kv_blocks']:,}" in table
+
+
+def test_memory_is_shown_in_units_that_people_read(aicb_command: Any) -> None:
+    """8,190,735,360 weights of two bytes; a token has keys and values of 36 layers, 8 heads and 128 channels."""
+    code, table, _ = aicb_command("memory", "qwen3-8b", "--gpu", "h200")
+    _, out, _ = aicb_command("memory", "qwen3-8b", "--gpu", "h200", "--json")
+    shown = dict(re.findall(r"│ (\S.*?) +│ +(\S.*?) │", table))
+    assert code == 0
+    assert (shown["weights"], shown["KV of a token"]) == ("16.38 GB", "147.5 kB")
+    assert shown["state of a request"] == "0 B"
+    assert shown["KV blocks"] == f"{json.loads(out)['num_kv_blocks']:,} of 16 tokens"
 
 
 @pytest.mark.parametrize(
