@@ -17,6 +17,7 @@ from vidur_pd.commands.capacity import capacity
 from vidur_pd.commands.diff import diff
 from vidur_pd.commands.explain import explain
 from vidur_pd.commands.init import init
+from vidur_pd.commands.listing import list_known
 from vidur_pd.commands.load_options import Clients, Rate, load_settings
 from vidur_pd.commands.plan import plan
 from vidur_pd.commands.schema import schema
@@ -231,6 +232,7 @@ def _print_comparison(outs: list[Path], *, ranks_unlike: bool = False) -> None:
 
 
 app.command()(init)
+app.command("list")(list_known)
 app.command()(schema)
 app.command()(explain)
 app.command()(diff)

@@ -373,10 +373,10 @@ def _memory_table(title: str, plan: InstanceMemory, block_tokens: int) -> Table:
 
 
 def _size(size_bytes: int) -> str:
-    """Bytes as people read them, in powers of 1000 as HBM is sold: ``117.8 GB``."""
-    for power, unit in ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
-        if size_bytes >= power:
-            return f"{size_bytes / power:,.4g} {unit}"
+    """Bytes as GPUs and engines state their memory, in powers of 1024: ``109.7 GiB``."""
+    for power, unit in ((4, "TiB"), (3, "GiB"), (2, "MiB"), (1, "KiB")):
+        if size_bytes >= 1024**power:
+            return f"{size_bytes / 1024**power:,.4g} {unit}"
     return f"{size_bytes} B"
 
 

@@ -161,7 +161,7 @@ def test_memory_is_shown_in_units_that_people_read(aicb_command: Any) -> None:
     _, out, _ = aicb_command("memory", "qwen3-8b", "--gpu", "h200", "--json")
     shown = dict(re.findall(r"│ (\S.*?) +│ +(\S.*?) │", table))
     assert code == 0
-    assert (shown["weights"], shown["KV of a token"]) == ("16.38 GB", "147.5 kB")
+    assert (shown["weights"], shown["KV of a token"]) == ("15.26 GiB", "144 KiB")
     assert shown["state of a request"] == "0 B"
     assert shown["KV blocks"] == f"{json.loads(out)['num_kv_blocks']:,} of 16 tokens"
 
