@@ -79,7 +79,8 @@ def test_chunks_of_a_prompt_are_those_of_its_batches(folder: Path) -> None:
 def test_the_command_prints_the_waterfall_and_refuses_what_is_not_there(folder: Path) -> None:
     printed = run_forked("vidur_pd", "explain", str(folder), "r2")
     assert printed.returncode == 0, printed.stderr
-    assert printed.stdout.startswith("request r2: 3,000 prompt tokens (0 cached), 20 output tokens, arrived at 0.02 s")
+    assert printed.stdout.startswith("request r2: 3,000 prompt tokens (0 cached), 20 output tokens\narrived at 0.02 s, ")
+    assert max(map(len, printed.stdout.splitlines())) <= 80
     assert "ahead in the queue, 3,000 prompt tokens: r1" in printed.stdout
     tree = json.loads(run_forked("vidur_pd", "explain", str(folder), "slowest", "--json").stdout)
     assert tree["request_id"] == "r2"

@@ -7,6 +7,7 @@ same instance, and whose KV was on its way at the same time from or to the same 
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,6 +25,8 @@ from vidur_pd.report.load import RunOutput
 PS_PER_S: Final = 10**12
 MOST_NAMED: Final = 6
 """Requests that are listed by name."""
+TEXT_COLUMNS: Final = 80
+BAR_COLUMNS: Final = 22
 ATTRIBUTION_FILE: Final = "attribution.parquet"
 
 
@@ -248,35 +251,44 @@ def named(names: Sequence[object] | pd.Series[Any]) -> str:
     return ", ".join(listed[:MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
 
 
-def waterfall_text(found: Waterfall, width: int = 40) -> str:
-    """The waterfall for a terminal: a line for each part, its bar where it lies in the life of the request."""
+def waterfall_text(found: Waterfall) -> str:
+    """The waterfall for a terminal of `TEXT_COLUMNS`: a line for each part, its bar where it lies in the life of the
+    request."""
     facts = found.facts
     head = (
         f"request {found.request_id}: {facts['prefill_tokens']:,.0f} prompt tokens ({facts['cached_tokens'] or 0:,.0f} "
-        f"cached), {facts['decode_tokens']:,.0f} output tokens, arrived at {facts['arrived_at_s']:.6g} s"
+        f"cached), {facts['decode_tokens']:,.0f} output tokens"
     )
-    where = f"prefill on {facts['prefill_instance']}, decode on {facts['decode_instance'] or facts['prefill_instance']}"
+    decode = facts["decode_instance"] or facts["prefill_instance"]
+    where = f"arrived at {facts['arrived_at_s']:.6g} s, prefill on {facts['prefill_instance']}, decode on {decode}"
     tpot = "" if np.isnan(facts["tpot_s"]) else f", TPOT {milliseconds_text(facts['tpot_s'])} ms"
-    lines = [head, f"{where}: TTFT {milliseconds_text(facts['ttft_s'])} ms{tpot}, E2E {found.e2e_ps / 1e9:.9g} ms", ""]
+    times = f"TTFT {milliseconds_text(facts['ttft_s'])} ms{tpot}, E2E {found.e2e_ps / 1e9:.9g} ms"
+    lines = [row for line in (head, where, times) for row in textwrap.wrap(line, TEXT_COLUMNS)]
+    lines += ["", f"{'begin, ms':>11}  {'takes, ms':>11}  part"]
     names = max(len(part) for part in PARTS)
     whole_ps = max(found.e2e_ps, 1)
     for step in found.steps:
-        first = round(width * step.begin_s * PS_PER_S / whole_ps)
-        last = max(first + 1, round(width * (step.begin_s * PS_PER_S + step.took_ps) / whole_ps))
-        bar = (" " * min(first, width - 1) + "█" * (min(last, width) - min(first, width - 1))).ljust(width)
-        lines.append(
-            f"{1e3 * step.begin_s:>11.3f} ms  {step.took_ps / 1e9:>11.3f} ms  {step.part:<{names}}  {bar}  "
-            f"{100 * step.took_ps / whole_ps:>5.1f} %"
-        )
-        lines += [f"{'':>32}{note}" for note in step.notes]
+        share = f"{100 * step.took_ps / whole_ps:.1f} %"
+        bar = _bar(step.begin_s * PS_PER_S / whole_ps, step.took_ps / whole_ps)
+        lines.append(f"{1e3 * step.begin_s:>11.3f}  {step.took_ps / 1e9:>11.3f}  {step.part:<{names}}  {bar}  {share:>7}")
+        notes = [*step.notes]
         if step.part == "prefill_compute":
-            lines += [
-                f"{'':>32}chunk at {1e3 * at:.3f} ms: {tokens:,} tokens, {size} requests in its batch"
+            notes += [
+                f"chunk at {1e3 * at:.3f} ms: {tokens:,} tokens, {size} requests in its batch"
                 for at, tokens, size in found.chunks
             ]
+        for note in notes:
+            lines += textwrap.wrap(note, TEXT_COLUMNS, initial_indent=" " * 26, subsequent_indent=" " * 28)
     total_ps = sum(step.took_ps for step in found.steps)
-    lines += ["", f"{'':>11}     {total_ps / 1e9:>11.3f} ms  in all, to the picosecond its E2E"]
+    lines += ["", f"{'':>11}  {total_ps / 1e9:>11.3f}  in all, to the picosecond its E2E"]
     return "\n".join(lines)
+
+
+def _bar(begin: float, share: float) -> str:
+    """``begin``, ``share``: of the life of the request."""
+    first = min(round(BAR_COLUMNS * begin), BAR_COLUMNS - 1)
+    last = max(first + 1, min(round(BAR_COLUMNS * (begin + share)), BAR_COLUMNS))
+    return (" " * first + "█" * (last - first)).ljust(BAR_COLUMNS)
 
 
 def meanings(found: Waterfall) -> dict[str, str]:
