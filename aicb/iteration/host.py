@@ -194,6 +194,12 @@ def known_hosts() -> list[str]:
     return sorted(file.stem for file in (FOLDER / "hosts").iterdir() if file.suffix == ".yaml")
 
 
+def slowest_over_fastest() -> float:
+    """Ratio of the longest to the shortest launch outside graphs among the measured hosts."""
+    launches_us = [load_host(name).eager_launch_us for name in known_hosts()]
+    return max(launches_us) / min(launches_us)
+
+
 @cache
 def load_host(name_or_path: str) -> HostModel:
     """A measured host by name, or one by the path of a YAML file: ``source`` and any fields of `HostModel`.

@@ -15,7 +15,7 @@ from boundary.errors import InputError
 from tests.forked_commands import run_forked
 from tests.integration.small_runs import config, pool, requests
 from vidur_pd.report.load import read_run
-from vidur_pd.report.waterfall import waterfall
+from vidur_pd.report.waterfall import _host_notes, waterfall
 from vidur_pd.simulation.api import simulate
 from vidur_pd.simulation.output import write_result
 
@@ -76,10 +76,20 @@ def test_chunks_of_a_prompt_are_those_of_its_batches(folder: Path) -> None:
     assert (members.groupby("batch").size() == steps["requests"]).all()
 
 
+def test_waits_for_the_host_are_said_of_compute() -> None:
+    """Iterations of a prompt that is launched in longer than it computes: what they wait in all, and not of another."""
+    steps = pd.DataFrame({"start_s": [0.0, 0.2], "end_s": [0.1, 0.3], "host_s": [0.03, 0.012]})
+    assert _host_notes(steps) == ("42 ms of these iterations GPUs wait for the host",)
+    assert _host_notes(steps.assign(host_s=1e-4)) == ()
+    assert _host_notes(steps.drop(columns="host_s")) == ()
+
+
 def test_the_command_prints_the_waterfall_and_refuses_what_is_not_there(folder: Path) -> None:
     printed = run_forked("vidur_pd", "explain", str(folder), "r2")
     assert printed.returncode == 0, printed.stderr
-    assert printed.stdout.startswith("request r2: 3,000 prompt tokens (0 cached), 20 output tokens\narrived at 0.02 s, ")
+    assert printed.stdout.startswith(
+        "request r2: 3,000 prompt tokens (0 cached), 20 output tokens\narrived at 0.02 s, "
+    )
     assert max(map(len, printed.stdout.splitlines())) <= 80
     assert "ahead in the queue, 3,000 prompt tokens: r1" in printed.stdout
     tree = json.loads(run_forked("vidur_pd", "explain", str(folder), "slowest", "--json").stdout)

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.integration.small_runs import config, pool
+from tests.integration.small_runs import NO_HOST, config, pool, requests
 from vidur_pd.metrics.console import print_result
 from vidur_pd.metrics.result import Result
 from vidur_pd.metrics.summary import Summary
@@ -194,6 +194,30 @@ def test_shares_are_those_of_the_table_of_iterations() -> None:
         assert each.busy_share == pytest.approx(length_s.sum() / summary.makespan_s, rel=1e-9)
         with_prompts = length_s[columns["prefill_tokens"][mine] > 0].sum()
         assert each.prompts_share == pytest.approx(with_prompts / length_s.sum(), abs=1e-9)
+        for found, is_kind in (
+            (each.prompts_host_share, columns["prefill_tokens"][mine] > 0),
+            (each.decodes_host_share, columns["prefill_tokens"][mine] == 0),
+        ):
+            if not is_kind.any():
+                assert found is None
+                continue
+            waits_s = columns["host_s"][mine][is_kind].sum()
+            assert found == pytest.approx(waits_s / length_s[is_kind].sum(), rel=1e-9)
+            assert waits_s > 0
+
+
+def test_exposed_host_time_is_printed_where_it_is_much(capsys: pytest.CaptureFixture[str]) -> None:
+    """A prompt of 100 tokens is launched kernel by kernel in longer than it computes, one of 8,000 tokens is not; nor
+    does anybody wait for a host that takes no time."""
+    pools, line = [pool("p", "mixed")], "GPUs wait for the host in "
+    for tokens, engine, is_printed in ((100, {}, True), (8000, {}, False), (100, NO_HOST, False)):
+        rows = requests([(200_000 * row, tokens, 1) for row in range(5)])
+        result = api.simulate(config(pools, engine=engine), rows)
+        print_result(result.summary)
+        assert (line in capsys.readouterr().out) == is_printed
+        share = result.summary.pools[0].prompts_host_share
+        assert share is not None
+        assert (share >= 0.1) == is_printed
 
 
 def test_a_verdict_without_targets_met_and_one_of_percentiles(capsys: pytest.CaptureFixture[str]) -> None:

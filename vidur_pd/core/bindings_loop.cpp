@@ -52,6 +52,7 @@ py::dict columns_of(const std::vector<Activity>& activity) {
     add("iterations", &Activity::iterations);
     add("busy_ps", &Activity::busy_ps);
     add("computing_ps", &Activity::computing_ps);
+    add("host_ps", &Activity::host_ps);
     add("requests", &Activity::requests);
     add("new_tokens", &Activity::new_tokens);
     add("kv_tokens", &Activity::kv_tokens);

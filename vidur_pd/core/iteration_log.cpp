@@ -77,6 +77,7 @@ void IterationLog::add_activity(const RunningIteration& iteration, const Instanc
     of.iterations += steps;
     of.busy_ps += time.compute_ps + time.communication_ps;
     of.computing_ps += time.compute_ps;
+    for (const Stage& stage : iteration.stages) of.host_ps += stage.host_ps * steps;
     of.requests += steps * first.requests;
     of.new_tokens += steps * first.new_tokens;
     of.kv_tokens += steps * first.kv_tokens + later;

@@ -95,6 +95,7 @@ struct Members {
 struct Activity {
     std::int64_t iterations = 0;
     TimePs busy_ps = 0, computing_ps = 0;  // summed over pipeline stages
+    TimePs host_ps = 0;                    // exposed host time, likewise
     std::int64_t requests = 0;             // [iterations] summed, as the next three
     Tokens new_tokens = 0, kv_tokens = 0;
     double token_pairs = 0.0;

@@ -6,12 +6,15 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
+from aicb.iteration.host import slowest_over_fastest
 from vidur_pd.metrics.summary import Interval, PlannerSummary, PoolSummary, Summary, Throughput, UnderLoad
 from vidur_pd.metrics.verdict.limits import percent
 
 LATENCIES = ("ttft_s", "tpot_s", "itl_s", "e2e_s")
 QUANTILES = ("mean", "p50", "p90", "p99")
 MOST_REASONS = 3
+MUCH_HOST = 0.1
+"""Share of busy time from which exposed host time is printed: as much as the error of measured kernels. Our choice."""
 VERDICT_COLOURS = {"meets": "bold green"}
 """By outcome; all others are red."""
 
@@ -73,6 +76,7 @@ def _headline(summary: Summary) -> Iterator[str]:
             f"{tier.recompute_s:.3g} s to compute; {tier.loaded_bytes / 1e9:.3g} GB loaded, "
             f"{tier.stored_bytes / 1e9:.3g} GB stored, {tier.held_bytes / 1e9:.3g} GB held"
         )
+    yield from _host(summary)
     yield from _money(summary)
     yield from uncertainty(summary)
     for each in summary.classes or ():
@@ -91,6 +95,21 @@ def _planned(planner: PlannerSummary) -> str:
     saved = f" ({100 * planner.saved_share:.0f} % saved)" if planner.saved_share is not None else ""
     held = f"{planner.gpu_hours:.3g} of {planner.all_gpu_hours:.3g} GPU hours held{saved}"
     return f"planner {planner.policy}: {held}; serving in the mean: {pools}"
+
+
+def _host(summary: Summary) -> Iterator[str]:
+    """How much of iterations is exposed host time, where that is much: it is another with another host."""
+    parts = [
+        f"{percent(share)} of {kind} ({pool.name})"
+        for pool in summary.pools
+        for kind, share in (("prompts", pool.prompts_host_share), ("decodes", pool.decodes_host_share))
+        if share is not None and share >= MUCH_HOST
+    ]
+    if parts:
+        yield (
+            f"GPUs wait for the host in {', '.join(parts)}: measured hosts launch in times up to "
+            f"{slowest_over_fastest():.1f} to 1 (engine.host, vidur-pd list hosts)"
+        )
 
 
 def _money(summary: Summary) -> Iterator[str]:

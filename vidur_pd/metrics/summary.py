@@ -276,6 +276,10 @@ class PoolSummary:
     """Up to the last arrival, without the drain; ``None`` where all came at once."""
     prompts_share: float | None = None
     """Of the busy time, in iterations with prompts."""
+    prompts_host_share: float | None = None
+    """Of the busy time in iterations with prompts, in which GPUs wait for the host (`engine.host`): exposed host time."""
+    decodes_host_share: float | None = None
+    """The same of iterations of decodes alone."""
     communication_share: float | None = None
     """Of the busy time, in collectives that compute does not hide."""
     max_seqs: int = 0

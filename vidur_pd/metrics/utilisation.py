@@ -46,13 +46,20 @@ class Activity:
     token_pairs: float
     request_s: float
     """Requests times the length of their iterations."""
+    host_s: float = 0.0
+    """Of ``busy_s``: in which the GPUs wait for the host."""
 
     @classmethod
     def of(cls, columns: dict[str, NDArray[np.generic]], instances: list[int]) -> Activity:
         """From the columns of the core's log."""
         total = {name: values[instances].sum().item() for name, values in columns.items()}
         names = ("requests", "new_tokens", "kv_tokens", "token_pairs", "request_s")
-        return cls(total["iterations"], total["busy_ps"] / PS_PER_S, *(total[name] for name in names))
+        return cls(
+            total["iterations"],
+            total["busy_ps"] / PS_PER_S,
+            *(total[name] for name in names),
+            total["host_ps"] / PS_PER_S,
+        )
 
 
 @dataclass(frozen=True, slots=True)

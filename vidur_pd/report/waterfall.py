@@ -150,6 +150,10 @@ def _notes(run: RunOutput, row: pd.Series[Any], parts: pd.Series[Any], part: str
     match part:
         case "queue":
             return _queue_notes(run.requests, row)
+        case "prefill_compute":
+            return _host_notes(
+                _steps(run, row["prefill_instance"], row["scheduled_at_s"], row["prefill_completed_at_s"])
+            )
         case "prefill_communication" | "decode_communication":
             contention_ps = int(parts[f"{part.removesuffix('_communication')}_contention_ps"])
             return (f"{contention_ps / 1e9:.3g} ms of it beyond an idle fabric",) if contention_ps > 0 else ()
@@ -212,21 +216,36 @@ def _wire_notes(requests: pd.DataFrame, row: pd.Series[Any]) -> tuple[str, ...]:
 
 
 def _decode_notes(run: RunOutput, row: pd.Series[Any]) -> tuple[str, ...]:
-    if run.iterations is None:
-        return ()
     begin = row["kv_arrived_at_s"] if row["kv_arrived_at_s"] > 0 else row["prefill_completed_at_s"]
-    steps = run.iterations[
-        (run.iterations["instance"] == row["decode_instance"])
-        & (run.iterations["start_s"] >= begin - 1e-12)
-        & (run.iterations["end_s"] <= row["completed_at_s"] + 1e-12)
-    ]
-    if steps.empty:
+    steps = _steps(run, row["decode_instance"], begin, row["completed_at_s"])
+    if steps is None:
         return ()
     with_prompts = int((steps["prefill_tokens"] > 0).sum())
     prompts = f", {with_prompts} of them with prompts" if with_prompts else ""
     return (
         f"{len(steps)} iterations of {row['decode_instance']}, {steps['running'].mean():.3g} requests there{prompts}",
+        *_host_notes(steps),
     )
+
+
+def _steps(run: RunOutput, instance: str, begin_s: float, end_s: float) -> pd.DataFrame | None:
+    """Iterations of an instance in a span; ``None`` where there are none, or the run did not write them."""
+    if run.iterations is None:
+        return None
+    starts_s, ends_s = run.iterations["start_s"], run.iterations["end_s"]
+    found = run.iterations[
+        (run.iterations["instance"] == instance) & (starts_s >= begin_s - 1e-12) & (ends_s <= end_s + 1e-12)
+    ]
+    return None if found.empty else found
+
+
+def _host_notes(steps: pd.DataFrame | None) -> tuple[str, ...]:
+    """How long GPUs wait for the host in iterations, where that is a hundredth of them or more."""
+    if steps is None or "host_s" not in steps:
+        return ()
+    waits_s, length_s = float(steps["host_s"].sum()), float((steps["end_s"] - steps["start_s"]).sum())
+    share = waits_s / length_s if length_s > 0 else 0.0
+    return (f"{1e3 * waits_s:.4g} ms of these iterations GPUs wait for the host",) if share >= 0.01 else ()
 
 
 def _chunks(folder: Path, row: pd.Series[Any]) -> tuple[tuple[float, int, int], ...]:
@@ -270,7 +289,9 @@ def waterfall_text(found: Waterfall) -> str:
     for step in found.steps:
         share = f"{100 * step.took_ps / whole_ps:.1f} %"
         bar = _bar(step.begin_s * PS_PER_S / whole_ps, step.took_ps / whole_ps)
-        lines.append(f"{1e3 * step.begin_s:>11.3f}  {step.took_ps / 1e9:>11.3f}  {step.part:<{names}}  {bar}  {share:>7}")
+        lines.append(
+            f"{1e3 * step.begin_s:>11.3f}  {step.took_ps / 1e9:>11.3f}  {step.part:<{names}}  {bar}  {share:>7}"
+        )
         notes = [*step.notes]
         if step.part == "prefill_compute":
             notes += [

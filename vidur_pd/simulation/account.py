@@ -320,6 +320,8 @@ class Account:
             busy_share_max=None if pool.name in self._held else _ratio(float(busy_s.max()), stages_s),
             busy_under_load=_ratio(loaded_s, arriving_held_s * pool.pp),
             prompts_share=_ratio(kinds[0].busy_s, total_s),
+            prompts_host_share=_ratio(kinds[0].host_s, kinds[0].busy_s),
+            decodes_host_share=_ratio(kinds[1].host_s, kinds[1].busy_s),
             communication_share=_ratio(total_s - computing_s, total_s),
             max_seqs=max_seqs,
             batch_mean=_ratio(sum(activity.requests for activity in kinds), ranks),
