@@ -277,7 +277,7 @@ class PoolSummary:
     prompts_share: float | None = None
     """Of the busy time, in iterations with prompts."""
     prompts_host_share: float | None = None
-    """Of the busy time in iterations with prompts, in which GPUs wait for the host (`engine.host`): exposed host time."""
+    """Of the busy time in iterations with prompts, in which GPUs wait for the host: exposed host time."""
     decodes_host_share: float | None = None
     """The same of iterations of decodes alone."""
     communication_share: float | None = None
