@@ -11,6 +11,7 @@ import yaml
 
 from boundary.errors import InputError
 from tests.forked_commands import run_forked
+from vidur_pd.config.arrivals import PoissonArrivals
 from vidur_pd.config.file import load_config
 from vidur_pd.config.json_schema import json_schema
 from vidur_pd.config.reference import page
@@ -155,3 +156,57 @@ def test_a_trace_keeps_its_arrivals_unless_a_rate_is_stated(tmp_path: Path) -> N
         workload = load_config(folder / "c.yaml").workload
         assert isinstance(workload, TraceWorkload)
         assert (None if workload.rate is None else float(workload.rate)) == expected
+
+
+def test_init_says_what_it_found_in_a_trace(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text("arrived_at_s,prefill_tokens,decode_tokens\n0,100,20\n1,300,40\n2,50000,60\n")
+    done = init(tmp_path, "--model", "qwen3-8b", "--gpu", "h200", "--trace", str(tmp_path / "t.csv"))
+    found, lengths, too_long, _ = done.stdout.splitlines()
+    assert found == "trace t.csv (csv): 3 requests in 2 s, 1/s"
+    assert lengths == "prompts: mean 16,800, p90 40,060, max 50,000; outputs: mean 40, p90 56, max 60 tokens"
+    assert too_long.startswith("1 of them exceed the context window of 40,960 tokens and would be rejected")
+
+
+def test_init_takes_columns_of_ones_own_and_draws_arrivals_where_there_are_none(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text("when,in,out\n0,100,20\n4,300,40\n")
+    own = ["--column", "arrived_at_s=when", "--column", "prefill_tokens=in", "--column", "decode_tokens=out"]
+    done = init(tmp_path, "--model", "qwen3-8b", "--gpu", "h200", "--trace", str(tmp_path / "t.csv"), *own)
+    assert done.returncode == 0, done.stderr
+    workload = load_config(tmp_path / "c.yaml").workload
+    assert isinstance(workload, TraceWorkload)
+    assert workload.columns == {"arrived_at_s": "when", "prefill_tokens": "in", "decode_tokens": "out"}
+    (tmp_path / "c.yaml").unlink()
+    (tmp_path / "l.csv").write_text("num_prefill_tokens,num_decode_tokens\n100,5\n200,7\n")
+    done = init(tmp_path, "--model", "qwen3-8b", "--gpu", "h200", "--trace", str(tmp_path / "l.csv"), "--rate", "3")
+    assert "trace l.csv (vidur_lengths): 2 requests without arrivals, which are drawn" in done.stdout
+    workload = load_config(tmp_path / "c.yaml").workload
+    assert isinstance(workload, TraceWorkload)
+    assert isinstance(workload.arrivals, PoissonArrivals)
+
+
+@pytest.mark.parametrize(
+    ("text", "options", "message"),
+    [
+        (None, (), "found no such file, expected a request trace"),
+        ("when,in,out\n0,1,2\n", (), "line 1: found 'when,in,out', expected the columns or keys of a known format"),
+        ("arrived_at_s,prefill_tokens,decode_tokens\n0,,2\n", (), "line 2: prefill_tokens: found '', expected"),
+        ("when,in,out\n0,1,2\n", ("--column", "at=when"), "--column: found 'at=when', expected NAME=COLUMN with NAME"),
+        ("when,in,out\n0,1,2\n", ("--column", "arrived_at_s"), "--column: found 'arrived_at_s', expected NAME=COLUMN"),
+    ],
+)
+def test_init_writes_nothing_for_what_is_no_trace(
+    text: str | None, options: tuple[str, ...], message: str, tmp_path: Path
+) -> None:
+    trace = tmp_path / "t.csv"
+    if text is not None:
+        trace.write_text(text)
+    done = init(tmp_path, "--model", "qwen3-8b", "--gpu", "h200", "--trace", str(trace), *options)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert message in done.stderr
+    assert done.stderr.count("\n") == 1
+    assert not (tmp_path / "c.yaml").exists()
+
+
+def test_columns_without_a_trace_are_refused(tmp_path: Path) -> None:
+    done = init(tmp_path, "--model", "qwen3-8b", "--gpu", "h200", "--column", "arrived_at_s=when")
+    assert (done.returncode, done.stderr) == (2, "vidur-pd: --column: found without --trace, expected both\n")

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import sys
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
+
+if TYPE_CHECKING:
+    from vidur_pd.config.workload import TraceColumn
+    from vidur_pd.workload.reading import Trace
+    from vidur_pd.workload.statistics import LengthStatistics
 
 MOST_TENSOR_PARALLEL: Final = 8
 """GPUs of a node, over which an instance is divided before it takes more nodes."""
@@ -38,8 +45,8 @@ SYNTHETIC: Final = """  kind: synthetic
     decode: {{median: 200, p90: 600, max: 2000}}"""
 TRACE: Final = """  kind: trace
   path: {path}           # Vidur, Azure, Mooncake, BurstGPT, Qwen-Bailian or own format, recognised by its columns
-  # columns: {{arrived_at_s: …, prefill_tokens: …, decode_tokens: …}}   where a CSV file has names of its own for them
-  {rate}/s              # arrivals rescaled to this mean; without it as in the trace"""
+  {columns}
+  {arrivals}"""
 DRAWN_PER_S: Final = 4.0
 """Requests that are drawn, where none are stated. Our choice: one GPU serves them with a model of 8B."""
 
@@ -55,6 +62,12 @@ def init(
     tp: Annotated[int | None, typer.Option(min=1, help="GPUs of an instance; by default the fewest that fit.")] = None,
     framework: Annotated[str, typer.Option(help="vllm, sglang or trtllm.")] = "vllm",
     trace: Annotated[Path | None, typer.Option(help="Trace of requests; by default they are drawn.")] = None,
+    columns: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--column", help="Of a CSV file of one's own: arrived_at_s=TS, prefill_tokens=IN, … (repeatable)."
+        ),
+    ] = None,
     rate: Annotated[
         float | None, typer.Option(min=1e-6, help="Requests per second; by default those of the trace, or 4.")
     ] = None,
@@ -72,13 +85,19 @@ def init(
     check_output(target)
     model, gpu = _asked(model, "--model", "Model"), _asked(gpu, "--gpu", "GPU").lower()
     tp = tp or _fewest(model, gpu)
-    text = _text(target, model, gpu, (prefill, decode), tp, framework, _workload(trace, rate), (ttft, tpot))
+    named = _named(columns or [], trace)
+    found = None if trace is None else _read(trace, named)
+    workload = _drawn(rate) if found is None or trace is None else _replayed(trace, named, found, rate)
+    text = _text(target, model, gpu, (prefill, decode), tp, framework, workload, (ttft, tpot))
     target.write_text(text, encoding="utf-8")
     try:
-        plan_simulation(load_config(target))
+        plan = plan_simulation(load_config(target))
     except InputError:
         target.unlink()
         raise
+    if found is not None:
+        for line in _about(found, min(pool.max_model_len for pool in plan.pools.values())):
+            typer.echo(line)
     typer.echo(f"wrote {target}; next: vidur-pd run {target} -o out")
 
 
@@ -115,11 +134,72 @@ def _fewest(model: str, gpu: str) -> int:
     raise AssertionError("some size is the last one")
 
 
-def _workload(trace: Path | None, rate: float | None) -> str:
-    if trace is None:
-        rate = DRAWN_PER_S if rate is None else rate
-        return SYNTHETIC.format(requests=max(200, round(60 * rate)), rate=rate)
-    return TRACE.format(path=trace.resolve(), rate="# rate: 10" if rate is None else f"rate: {rate:g}")
+def _drawn(rate: float | None) -> str:
+    rate = DRAWN_PER_S if rate is None else rate
+    return SYNTHETIC.format(requests=max(200, round(60 * rate)), rate=rate)
+
+
+def _named(columns: list[str], trace: Path | None) -> dict[TraceColumn, str]:
+    """Columns by the names of format ``csv``. Raises: InputError, for what is no pair, or no such name."""
+    from typing import get_args
+
+    from boundary.errors import InputError
+    from boundary.quoting import quoted
+    from vidur_pd.config.workload import TraceColumn
+
+    if columns and trace is None:
+        raise InputError("--column: found without --trace, expected both")
+    found: dict[TraceColumn, str] = {}
+    for each in columns:
+        name, equals, column = each.partition("=")
+        known = next((known for known in get_args(TraceColumn) if known == name), None)
+        if not (known and equals and column):
+            expected = ", ".join(get_args(TraceColumn))
+            raise InputError(f"--column: found {quoted(each)}, expected NAME=COLUMN with NAME one of {expected}")
+        found[known] = column
+    return found
+
+
+def _read(trace: Path, columns: Mapping[TraceColumn, str]) -> Trace:
+    """Raises: InputError, naming file, line and field, where it is no trace."""
+    from vidur_pd.workload.reading import TraceSelection, read_trace
+
+    return read_trace(trace, selection=TraceSelection(columns=columns or None))
+
+
+def _replayed(trace: Path, columns: Mapping[TraceColumn, str], found: Trace, rate: float | None) -> str:
+    named = ", ".join(f"{name}: {json.dumps(column)}" for name, column in columns.items())
+    shown = f"columns: {{{named}}}" if columns else f"format: {found.format}"
+    if found.has_arrivals:
+        stated = "# rate: 10/s" if rate is None else f"rate: {rate:g}/s"
+        arrivals = f"{stated}              # arrivals rescaled to this mean; without it as in the trace"
+    else:
+        arrivals = f"arrivals: {{kind: poisson, qps: {rate or DRAWN_PER_S:g}}}     # the trace has lengths only"
+    return TRACE.format(path=trace.resolve(), columns=shown, arrivals=arrivals)
+
+
+def _about(found: Trace, context_tokens: int) -> list[str]:
+    """What was found in the trace, and what of it an engine would refuse."""
+    from vidur_pd.workload.statistics import describe_workload
+
+    of, workload = describe_workload(found.workload), found.workload
+    rate = "" if of.rate_qps is None else f", {of.rate_qps:.3g}/s"
+    times = f"in {of.span_s:.4g} s{rate}" if found.has_arrivals else "without arrivals, which are drawn"
+    lines = [
+        f"{of.source} ({found.format}): {of.requests:,} requests {times}",
+        f"prompts: {_lengths(of.prefill_tokens)}; outputs: {_lengths(of.decode_tokens)} tokens",
+    ]
+    too_long = int((workload.prefill_tokens + workload.decode_tokens > context_tokens).sum())
+    if too_long:
+        lines.append(
+            f"{too_long:,} of them exceed the context window of {context_tokens:,} tokens and would be rejected; "
+            "workload.max_tokens trims them"
+        )
+    return lines
+
+
+def _lengths(of: LengthStatistics) -> str:
+    return f"mean {of.mean:,.0f}, p90 {of.p90:,.0f}, max {of.max:,}"
 
 
 def _text(

@@ -55,10 +55,10 @@ class Activity:
         total = {name: values[instances].sum().item() for name, values in columns.items()}
         names = ("requests", "new_tokens", "kv_tokens", "token_pairs", "request_s")
         return cls(
-            total["iterations"],
-            total["busy_ps"] / PS_PER_S,
-            *(total[name] for name in names),
-            total["host_ps"] / PS_PER_S,
+            iterations=total["iterations"],
+            busy_s=total["busy_ps"] / PS_PER_S,
+            host_s=total["host_ps"] / PS_PER_S,
+            **{name: total[name] for name in names},
         )
 
 
