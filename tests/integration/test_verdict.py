@@ -41,6 +41,12 @@ CASES: dict[str, tuple[list[dict[str, Any]], float, dict[str, Any]]] = {
     "overloaded": (PD, 40, {}),
     "refused": (PD, 5, {"engine": {"max_model_len": 2048}, "prompt": 2100}),
     "nearly idle": (PD, 0.2, {"n": 60}),
+    "far from full": (PD, 1.2, {"n": 60, "output": 200}),
+    "behind its decodes": (
+        [pool("m", "mixed", engine={"num_kv_blocks": 2100})],
+        0.3,
+        {"prompt": 20_000, "output": 800, "n": 40, "slo": {"ttft_s": 2.0, "tpot_s": 0.05}},
+    ),
     "KV-bound": (
         [pool("p", "prefill", instances=2), pool("d", "decode", engine={"num_kv_blocks": 2000})],
         16,
@@ -72,6 +78,12 @@ GOLDEN = {
     "nearly idle": "Meets the SLO: # % of the requests within their limits, wanted # %; nearly idle: p holds # % "
     "of its batch "
     "slots and computes # % of its FLOPs, d holds # % of its batch slots and computes # % of its FLOPs.",
+    "far from full": "Meets the SLO: # % of the requests within their limits, wanted # %; iterations are far from "
+    "full: p is busy # % of the time under load, holds # % of its batch slots and computes # % of its FLOPs, d is busy "
+    "# % of the time under load, holds # % of its batch slots and computes # % of its FLOPs.",
+    "behind its decodes": "Misses the SLO: # % of the requests within their limits, wanted # %; limited by KV room (m): "
+    "requests wait for room: KV blocks are taken to # % on average, # % at most, while prompts are # % of its busy "
+    "time. Next: more instances (cluster.pools.m.instances, now #), or fp# KV (engine.kv).",
     "KV-bound": "Overloaded: waiting grows by # s per second to the last arrival, so that the cluster keeps up "
     "with about # % of "
     "what arrives; misses the SLO: # % of the requests within their limits, wanted # %; limited by KV room (d): "
@@ -140,7 +152,7 @@ def test_the_first_line_says_what_a_run_comes_to(case: str, capsys: pytest.Captu
 
 
 def test_the_limit_is_named_apart_from_the_sentence() -> None:
-    named = {case: ran(case).summary.verdict for case in CASES if case != "nearly idle"}
+    named = {case: ran(case).summary.verdict for case in CASES if case not in ("nearly idle", "far from full")}
     limits = {case: verdict.limit for case, verdict in named.items() if verdict is not None}
     assert limits == {
         "overloaded": Limit.PREFILL_COMPUTE,
@@ -148,6 +160,7 @@ def test_the_limit_is_named_apart_from_the_sentence() -> None:
         "KV-bound": Limit.KV_ROOM,
         "slot-bound": Limit.BATCH_SLOTS,
         "behind decode": Limit.KV_ROOM,
+        "behind its decodes": Limit.KV_ROOM,
         "link-bound": Limit.LINK,
         "memory-bound": Limit.DECODE_MEMORY,
     }
@@ -160,6 +173,7 @@ def test_what_limits_is_what_helps() -> None:
         "overloaded": ([pool("p", "prefill", instances=2), pool("d", "decode")], {}),
         "KV-bound": ([pool("p", "prefill", instances=2), pool("d", "decode")], {}),
         "slot-bound": ([pool("p", "prefill", instances=2), pool("d", "decode")], {}),
+        "behind its decodes": ([pool("m", "mixed", engine={"num_kv_blocks": 8400})], {}),
         "link-bound": (PD, {"topology": {**NIC_25G, "nic": "200Gbps"}}),
     }
     for case, (pools, changed) in followed.items():

@@ -162,8 +162,19 @@ def _behind_decode(summary: Summary, prefill: PoolSummary, decode: PoolSummary) 
     return Found(found.limit, found.where, reason, found.advice)
 
 
+def _behind_its_decodes(pool: PoolSummary) -> Found | None:
+    """Prompts queue at a pool that serves both phases and computes few: what the KV of its requests leaves free is too
+    little for another, though a pool of few large requests has never all blocks taken."""
+    prompts, kv = pool.prompts_share or 0.0, pool.kv_use_mean or 0.0
+    if pool.role != "mixed" or prompts >= NEAR_ROOF or kv < NEAR_ROOF:
+        return None
+    found = _kv_room(pool, outlasts_steps=True)
+    reason = f"{found.reason}, while prompts are {percent(prompts)} of its busy time"
+    return Found(found.limit, found.where, reason, found.advice)
+
+
 def _before_prefill(pool: PoolSummary) -> Found:
-    if found := _uneven(pool) or _full(pool):
+    if found := _uneven(pool) or _full(pool) or _behind_its_decodes(pool):
         return found
     if (pool.communication_share or 0.0) >= MUCH_COMMUNICATION:
         reason = f"collectives take {percent(pool.communication_share)} of its busy time"

@@ -17,10 +17,10 @@ from vidur_pd.metrics.overload import WaitingTrend, waiting_trend
 from vidur_pd.metrics.requests import seconds
 from vidur_pd.metrics.summary import PoolSummary, Summary, TargetSummary, VerdictSummary, WaitingSummary
 from vidur_pd.metrics.tally import RequestTally
-from vidur_pd.metrics.verdict.limits import Found, Limit, limit_of, percent
+from vidur_pd.metrics.verdict.limits import NEAR_ROOF, Found, Limit, limit_of, percent
 
 IDLE: Final = 0.1
-"""Share of its batch slots, KV blocks and FLOPs below which a pool is called nearly idle. Our choice."""
+"""Share of its batch slots, KV blocks and FLOPs below which a pool has little to do. Our choice."""
 OUTCOMES: Final = ("nothing served", "not served", "overloaded", "misses", "meets")
 """From the worst to the best."""
 
@@ -200,15 +200,25 @@ def _time(seconds_: float | None) -> str:
 
 
 def _idle(summary: Summary) -> str:
-    """Names pools that hardly anything was asked of; empty where some pool had work."""
+    """Names pools whose iterations have little in them; empty where those of some pool are full.
+
+    They are idle where they are without an iteration most of the time as well. Otherwise time is short, and work is
+    not: more of it would come into the same iterations.
+    """
     if any(_taken(pool) >= IDLE for pool in summary.pools):
         return ""
+    is_idle = all(_busy(pool) < NEAR_ROOF for pool in summary.pools)
     shares = ", ".join(
-        f"{pool.name} holds {percent(pool.batch_use)} of its batch slots and computes {percent(_computing(pool))} "
-        f"of its FLOPs"
+        f"{pool.name} {'' if is_idle else f'is busy {percent(_busy(pool))} of the time under load, '}"
+        f"holds {percent(pool.batch_use)} of its batch slots and computes {percent(_computing(pool))} of its FLOPs"
         for pool in summary.pools
     )
-    return f"nearly idle: {shares}"
+    return f"{'nearly idle' if is_idle else 'iterations are far from full'}: {shares}"
+
+
+def _busy(pool: PoolSummary) -> float:
+    """Share of the time under load in which iterations run, of the whole run where all requests came at once."""
+    return (pool.busy_share if pool.busy_under_load is None else pool.busy_under_load) or 0.0
 
 
 def _computing(pool: PoolSummary) -> float:
