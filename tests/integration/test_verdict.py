@@ -81,8 +81,8 @@ GOLDEN = {
     "far from full": "Meets the SLO: # % of the requests within their limits, wanted # %; iterations are far from "
     "full: p is busy # % of the time under load, holds # % of its batch slots and computes # % of its FLOPs, d is busy "
     "# % of the time under load, holds # % of its batch slots and computes # % of its FLOPs.",
-    "behind its decodes": "Misses the SLO: # % of the requests within their limits, wanted # %; limited by KV room (m): "
-    "requests wait for room: KV blocks are taken to # % on average, # % at most, while prompts are # % of its busy "
+    "behind its decodes": "Misses the SLO: # % of the requests within their limits, wanted # %; limited by KV room (m)"
+    ": requests wait for room: KV blocks are taken to # % on average, # % at most, while prompts are # % of its busy "
     "time. Next: more instances (cluster.pools.m.instances, now #), or fp# KV (engine.kv).",
     "KV-bound": "Overloaded: waiting grows by # s per second to the last arrival, so that the cluster keeps up "
     "with about # % of "

@@ -207,7 +207,7 @@ def _wire_notes(requests: pd.DataFrame, row: pd.Series[Any]) -> tuple[str, ...]:
     rate = 8e-9 * size / (arrived - sent) if arrived > sent else float("inf")
     at_once = requests[(requests["kv_sent_at_s"] < arrived) & (requests["kv_arrived_at_s"] > sent)]
     at_once = at_once[at_once["request_id"] != row["request_id"]]
-    notes = [f"{size / 1e6:.4g} MB at {rate:,.0f} Gbit/s from the first byte to the last"]
+    notes = [f"{size / 1e6:.4g} MB at {rate:,.0f} Gbit/s, first byte to last"]
     for column, way in (("prefill_instance", "from"), ("decode_instance", "to")):
         found = at_once[at_once[column] == row[column]]
         if len(found):
