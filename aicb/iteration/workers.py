@@ -1,9 +1,9 @@
-"""Iterations of attention workers and FFN workers: what each micro-batch computes in a layer, and what travels.
+"""Cost of an iteration of attention workers and FFN workers: compute of each micro-batch in a layer, and exchanges.
 
-Batches of all data-parallel ranks are cut into as many micro-batches, each of which passes the layers in lockstep, as
-whole batches do elsewhere (`aicb.iteration.model`): attention workers wait for the slowest of them in every layer.
-Micro-batches of decodes are replayed from CUDA graphs, padded to captured sizes on every rank; FFN workers then compute
-the padded rows.
+The batches of all data-parallel ranks are cut into equally many micro-batches, each of which passes the layers in
+lockstep, as whole batches do elsewhere (`aicb.iteration.model`): in every layer attention workers wait for the slowest
+of them. Micro-batches of decodes are replayed from CUDA graphs, padded to captured sizes on every rank, and FFN workers
+compute the padded rows as well.
 
 Assumes, in addition to what `aicb.iteration.model` assumes: all attention layers take equally long, and embeddings
 are looked up before the first one. Logits are computed once, after the last layer of all micro-batches. Each kind of
@@ -42,7 +42,7 @@ HEAD = PHASES.index(Phase.HEAD)
 
 
 class AttentionWorkerModel(IterationModel):
-    """The part of a model that attention workers compute: all but the feed-forward networks."""
+    """Iterations of attention workers, which compute all of a model but its feed-forward networks."""
 
     def __init__(self, split: WorkerSplit, model: Model, precision: Precision, gpu: Gpu, **options: Any) -> None:
         """The arguments of `IterationModel`; the partition is that of attention workers."""
@@ -51,7 +51,7 @@ class AttentionWorkerModel(IterationModel):
 
     @property
     def estimator(self) -> Estimator:
-        """Times of its kernels."""
+        """Estimator of kernel times."""
         return self._estimator
 
     def is_captured(self, tokens: int) -> bool:
@@ -59,7 +59,7 @@ class AttentionWorkerModel(IterationModel):
         return bool(self._sizes) and tokens <= self._sizes[-1]
 
     def launches(self, stage: int) -> Launches:
-        """Of a prompt, on an attention worker."""
+        """Launches of a prompt on an attention worker."""
         prompt = Batch.prefill([COUNTED_TOKENS])
         attention = attention_operators(
             self.model, self.partition, self.precision, prompt, stage=stage, hybrid_kernels=self.hybrid_kernels
@@ -84,41 +84,44 @@ class AttentionWorkerModel(IterationModel):
 
 @dataclass(frozen=True, slots=True)
 class FfnLayer:
-    """One layer of a micro-batch on the FFN workers, and what travels there and back."""
+    """Cost of one layer of a micro-batch on FFN workers, with the exchanges before and after it."""
 
     compute_ps: int
     operators: PricedOperators
-    """With their times at the reference clock, without gaps between kernels."""
+    """Operators with their times at the reference clock, without gaps between kernels."""
     there: Communication
+    """Rows from attention workers to FFN workers."""
     back: Communication
+    """Results from FFN workers to attention workers."""
 
 
 @dataclass(frozen=True, slots=True)
 class MicroBatchCost:
-    """What a micro-batch takes."""
+    """Cost of one micro-batch in all layers."""
 
     attention_ps: int
-    """Of all layers on attention workers."""
+    """Compute of attention workers, all layers together."""
     embedding_ps: int
-    """Before the first one."""
+    """Compute before the first layer."""
     attention: IterationCost
+    """Both of these, with operators and collectives."""
     layers: tuple[FfnLayer, ...]
-    """[kinds of layers]"""
+    """[kinds of layers] cost of one layer on FFN workers."""
 
 
 @dataclass(frozen=True, slots=True)
 class SplitIterationCost:
-    """What an iteration takes on both kinds of workers."""
+    """Cost of an iteration on both kinds of workers; `aicb.iteration.ping_pong` makes a schedule of it."""
 
     micro_batches: tuple[MicroBatchCost, ...]
     head: PricedOperators
-    """Of all requests."""
+    """Operators behind the last layer, for the requests of all micro-batches."""
     head_ps: int
     host_ps: int
-    """Of attention workers: kernels that prepare inputs, before the first micro-batch."""
+    """Kernels on attention workers that prepare inputs, before the first micro-batch."""
     prepare_ps: int
+    """Host of an attention worker, as in `IterationCost`; so is ``launch_ps``."""
     launch_ps: int
-    """Of their hosts, as in `IterationCost`."""
 
     @property
     def estimated_operators(self) -> tuple[str, ...]:
@@ -160,7 +163,7 @@ class WorkersModel:
         self._pricing = Pricing(attention.estimator, attention.gpu, attention.precision)
         self._ffn_pricing = Pricing(ffn_estimator, ffn_gpu, attention.precision)
         self.networks = tuple(network for network, _ in ffn_counts(attention.model, split.attention))
-        """Kinds of layers."""
+        """[kinds of layers] feed-forward network of each."""
         self.kind_of_layer = tuple(self.networks.index(layer.ffn) for layer in attention.model.layers)
         self._layers: dict[tuple[int, int, int, bool], FfnLayer] = {}
         self._heads: dict[int, PricedOperators] = {}
@@ -192,7 +195,7 @@ class WorkersModel:
         )
 
     def _cut(self, ranks: Sequence[Batch]) -> list[list[Batch]]:
-        """[micro-batches][ranks] without logits; none is empty on all ranks."""
+        """[micro-batches][ranks] parts of the batches; none is empty on all ranks."""
         divided = [cut_batch(batch, self.split.micro_batches) for batch in ranks]
         cut = [[parts[place] for parts in divided] for place in range(self.split.micro_batches)]
         return [batches for batches in cut if any(batch.tokens for batch in batches)] or [list(ranks)]
@@ -214,7 +217,7 @@ class WorkersModel:
         )
 
     def _layer(self, kind: int, sent: int, group: int, is_decode: bool) -> FfnLayer:
-        """A layer of a kind for ``sent`` tokens of the rank with the most, and ``group`` of all."""
+        """Cost of a layer of a kind; ``sent``: tokens of the rank with the most, ``group``: of all ranks."""
         key = (kind, sent, group, is_decode)
         if key not in self._layers:
             if len(self._layers) >= LAYERS_KEPT:

@@ -1,8 +1,8 @@
-"""What an engine runs in models with gated delta rules (Qwen3-Next) besides products, attention and experts.
+"""Small kernels of models with gated delta rules (Qwen3-Next): all but products, attention and experts.
 
-``fused``: one kernel for a step, or none where it goes into the one before or after; what other engines than vLLM run
-was not looked at kernel by kernel. ``compiled``: what vLLM 0.24.0 has, part of it kernels of its own, the rest Python
-that torch.compile makes kernels of. Their bytes follow from vLLM's code (paths are in ``vllm/model_executor``):
+``fused``: one kernel for a step, or none where it is part of the one before or after; other engines than vLLM were not
+looked at kernel by kernel. ``compiled``: vLLM 0.24.0, which has kernels of its own for some and Python code that
+torch.compile makes kernels of for the rest. Bytes follow from vLLM's code (paths are in ``vllm/model_executor``):
 
 - the columns of the interleaved projection are taken apart and joined: queries, keys and values become one tensor,
   values and z are copied before (``layers/mamba/gdn/qwen_gdn_linear_attn.py``, ``fix_query_key_value_ordering``), and
@@ -18,7 +18,7 @@ that torch.compile makes kernels of. Their bytes follow from vLLM's code (paths 
 - heads are taken apart from their gates, normalised and rotated in one kernel (``layers/fused_qk_norm_rope.py``);
 - the shared expert's gate is a sigmoid and a product (``models/qwen2_moe.py``), experts' results are copied.
 
-None of these was measured on an H200: they are priced by their bytes, at the rate of norms, and flagged as estimates.
+None of them was measured on an H200: they are priced by their bytes, at the rate of norms, and flagged as estimates.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ from boundary.errors import InputError
 HybridKernels = Literal["fused", "compiled"]
 
 _COPIED = 2 * ACTIVATION_BYTES
+"""Bytes of an element that is read and written."""
 _ROW_STATISTIC = ELEMENT_BYTES["fp32"]
 
 
@@ -44,8 +45,8 @@ def check_hybrid_kernels(chosen: str) -> None:
 
 
 def residual_norms(shape: RankShape, tokens: int) -> list[Operator]:
-    """Both norms of a layer: after attention two tensors read and two written; before it one more is read, what the
-    shared experts gave, and one copied."""
+    """Both norms of a layer. After attention two tensors are read and two written; before it a third is read, the
+    shared experts' results, and one is copied."""
     size, read_and_written = (tokens, shape.hidden), {"input_norm": 7, "post_attention_norm": 4}
     return [
         elementwise(name, "offset_norm", size, tensors * ACTIVATION_BYTES, count=shape.count, weights=shape.hidden)
@@ -54,7 +55,7 @@ def residual_norms(shape: RankShape, tokens: int) -> list[Operator]:
 
 
 def reordered(gdn: GatedDeltaNet, shape: RankShape, tokens: int) -> list[Operator]:
-    """What lies between the projections and the convolution."""
+    """Copies between the projections and the convolution."""
     values = (tokens, gdn.value_heads * gdn.head_dim // shape.tp)
     joined = (tokens, gdn.conv_channels // shape.tp)
     return [
@@ -66,7 +67,7 @@ def reordered(gdn: GatedDeltaNet, shape: RankShape, tokens: int) -> list[Operato
 
 
 def gated_norm(gdn: GatedDeltaNet, shape: RankShape, tokens: int) -> list[Operator]:
-    """Sums of squares of each head's results, then these normalised and multiplied with silu(z)."""
+    """Gated norm of each head's results: sums of squares, then the norm times silu(z)."""
     size, statistic = (tokens * gdn.value_heads // shape.tp, gdn.head_dim), _ROW_STATISTIC / gdn.head_dim
     count, weights = shape.count, gdn.head_dim
     return [
@@ -78,7 +79,7 @@ def gated_norm(gdn: GatedDeltaNet, shape: RankShape, tokens: int) -> list[Operat
 
 
 def prepared(gdn: GatedDeltaNet, shape: RankShape, tokens: int) -> Operator:
-    """Results of the convolution of prompts, and two gates per value head: bf16 read, fp32 written."""
+    """Split of the convolution's results of prompts, with two gates per value head: bf16 read, fp32 written."""
     channels, heads = gdn.conv_channels // shape.tp, gdn.value_heads // shape.tp
     gates = 2 * heads * (ACTIVATION_BYTES + ELEMENT_BYTES["fp32"])
     per_element = _COPIED + gates / channels
@@ -94,13 +95,14 @@ def prepared(gdn: GatedDeltaNet, shape: RankShape, tokens: int) -> Operator:
 
 
 def copied_results(gdn: GatedDeltaNet, shape: RankShape, tokens: int) -> Operator:
-    """Results of the chunked rule, to where the layer has them."""
+    """Copy of the chunked rule's results into the layer's tensor."""
     size = (tokens, gdn.value_heads * gdn.head_dim // shape.tp)
     return elementwise("gdn_results", "delta_copy", size, _COPIED, count=shape.count, phase=Phase.ATTENTION)
 
 
 def packed_decode(gdn: GatedDeltaNet, shape: RankShape, sequences: int) -> Operator:
-    """One token of each request: its state, what the convolution gave, gates as they are projected, the results."""
+    """Decode step of the rule, a token per request. It reads state, results of the convolution and gates as they are
+    projected, and writes state and results."""
     heads, channels = gdn.value_heads // shape.tp, gdn.conv_channels // shape.tp
     state = 2 * ELEMENT_BYTES[shape.precision.state] * gdn.state_elements // shape.tp
     moved = state + ACTIVATION_BYTES * (channels + heads * (gdn.head_dim + 2))
@@ -116,14 +118,14 @@ def packed_decode(gdn: GatedDeltaNet, shape: RankShape, sequences: int) -> Opera
 
 
 def gated_head_norm(gqa: GroupedQueryAttention, shape: RankShape, tokens: int, heads: int, kv_heads: int) -> Operator:
-    """Queries with their gates and keys read, the three written apart."""
+    """Norm and rotary embedding of queries and keys: queries with gates, and keys are read, all three written apart."""
     size = (tokens, (2 * heads + kv_heads) * gqa.head_dim)
     weights = 2 * gqa.head_dim
     return elementwise("gated_head_norm", "gated_head_norm", size, _COPIED, count=shape.count, weights=weights)
 
 
 def shared_expert_gate(shape: RankShape, tokens: int) -> list[Operator]:
-    """Sigmoid of a value of each token, and the shared expert's result times it."""
+    """Gate of the shared expert: a sigmoid of one value per token, and its product with the expert's result."""
     count = shape.count
     return [
         elementwise("shared_gate_sigmoid", "expert_gate", (tokens, 1), _COPIED, count=count),
@@ -132,6 +134,6 @@ def shared_expert_gate(shape: RankShape, tokens: int) -> list[Operator]:
 
 
 def copied_experts(shape: RankShape, tokens: int) -> Operator:
-    """What the experts gave, to where the layer has it."""
+    """Copy of the experts' results into the layer's tensor."""
     size = (tokens, shape.hidden)
     return elementwise("moe_output", "expert_copy", size, _COPIED, count=shape.count, phase=Phase.EXPERTS)

@@ -1,11 +1,11 @@
-// Ends of iterations, and the layers that some wait for before they have one.
+// Ends of iterations; those of iterations that wait for layers of KV loads, or for writes of evicted chunks.
 #include <utility>
 
 #include "loop.hpp"
 
 namespace serving {
 
-// Requests that begin with this iteration may have layers on their way.
+// Takes over the layer-wise loads of requests that begin with this iteration.
 void Loop::await_layers(RunningIteration& iteration) {
     for (const BatchPtr& batch : iteration.batch->batches) {
         if (!batch) continue;

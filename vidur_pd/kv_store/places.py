@@ -1,4 +1,4 @@
-"""Where the KV of a rank lies: its GPUs with their shares of a token, and the hosts that they load from."""
+"""Placement of a rank's KV: its GPUs with their shares of a token, the hosts, and the flows between them."""
 
 from __future__ import annotations
 
@@ -16,39 +16,40 @@ from vidur_pd.kv_transfer.rank_pairs import cache_sizes
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """What one GPU of a rank has of the KV."""
+    """Share of the KV that one GPU of a rank holds."""
 
     gpu: int
     host: int
-    """Node of its server."""
+    """Node of its server's host."""
     layer_bytes: tuple[int, ...]
-    """[layers] of a token."""
+    """[layers] bytes of a token."""
     is_stored: bool
-    """It writes its part; of a latent, which every GPU of a tensor group has whole, the first one does."""
+    """The GPU writes its share; a latent, which every GPU of a tensor-parallel group has whole, is the first one's."""
 
     @property
     def token_bytes(self) -> int:
+        """Bytes of a token in all layers."""
         return sum(self.layer_bytes)
 
 
 @dataclass(frozen=True, slots=True)
 class RemoteHost:
-    """A host that ranks reach over the network."""
+    """Host of a server, as ranks on other servers reach it: over the network."""
 
     node: int
     gpus: range
-    """Of its server, whose NICs it uses."""
+    """GPUs of its server, whose NICs it uses."""
 
 
 class RankPlace:
-    """The GPUs of one rank, and flows between these and hosts."""
+    """GPUs of one rank, and the flows between them and hosts."""
 
     def __init__(self, shares: tuple[Share, ...]) -> None:
         self.shares = shares
         self._of_token: dict[tuple[RemoteHost | None, bool], FlowGraph] = {}
-        """Flows of one token, by the host and whether it is read."""
+        """Flows of one token, by host and whether GPUs load."""
         self._of_layers: dict[RemoteHost | None, FlowGraph] = {}
-        """The same, read layer by layer."""
+        """Flows of one token that is loaded layer by layer, by host."""
 
     @property
     def hosts(self) -> tuple[int, ...]:
@@ -57,26 +58,26 @@ class RankPlace:
 
     @property
     def layers(self) -> int:
-        """Of the first stage."""
+        """Number of layers; of the first pipeline stage."""
         return len(self.shares[0].layer_bytes)
 
     @cached_property
     def loaded_token_bytes(self) -> int:
-        """Bytes that cross to GPUs for a token."""
+        """Bytes that GPUs load for a token, all together."""
         return sum(share.token_bytes for share in self.shares)
 
     @cached_property
     def stored_token_bytes(self) -> int:
-        """Bytes of a token in a tier, and on the way there."""
+        """Bytes of a token in a tier, and in a write."""
         return sum(share.token_bytes for share in self.shares if share.is_stored)
 
     def load(self, tokens: int, *, delay_ps: int = 0, host: RemoteHost | None = None) -> FlowGraph:
-        """Flows of so many tokens from the server's own host, or from another, to the GPUs."""
+        """Flows of a load of so many tokens; ``host``: ``None`` for that of each GPU's own server."""
         graph = self._flows(tokens, host, is_load=True)
         return replace(graph, delay_ps=np.full(len(graph), delay_ps)) if delay_ps else graph
 
     def load_layers(self, tokens: int, *, delay_ps: int = 0, host: RemoteHost | None = None) -> FlowGraph:
-        """The same by layers, each behind the one before it: [legs][layers] flows."""
+        """Flows of a layer-wise load, a layer behind the one before it: [legs][layers]."""
         of_token = self._of_layers.get(host)
         if of_token is None:
             of_token = self._of_layers[host] = self._layer_flows(host)
@@ -84,7 +85,7 @@ class RankPlace:
         return replace(graph, delay_ps=np.full(len(graph), delay_ps)) if delay_ps else graph
 
     def _layer_flows(self, host: RemoteHost | None) -> FlowGraph:
-        """Of a token."""
+        """Flows of one token, layer by layer."""
         src, dst, sizes, after = list[int](), list[int](), list[int](), list[int]()
         for share in self.shares:
             for leg_src, leg_dst in self._legs(share, host, is_load=True):
@@ -96,11 +97,11 @@ class RankPlace:
         return replace(FlowGraph.from_lists(src, dst, sizes), after=np.array(after, dtype=np.int64))
 
     def store(self, tokens: int, *, host: RemoteHost | None = None) -> FlowGraph:
-        """The same the other way, of what each GPU writes."""
+        """Flows of a write of so many tokens."""
         return self._flows(tokens, host, is_load=False)
 
     def fetch(self, tokens: int, host: RemoteHost, *, delay_ps: int = 0) -> FlowGraph:
-        """Flows from another server's host to the rank's own, past the GPUs next to their NICs."""
+        """Flows of a prefetch, from another server's host to that of the rank's server, by way of the GPUs' NICs."""
         flows = [
             (*leg, tokens * share.token_bytes)
             for share in self.shares
@@ -124,8 +125,8 @@ class RankPlace:
         return of_token.with_flows(size_bytes=tokens * of_token.size_bytes)
 
     def _legs(self, share: Share, host: RemoteHost | None, *, is_load: bool) -> list[tuple[int, int]]:
-        """Flows that run at the same time: from or to another server one more, by way of the GPU on the same rail
-        there, next to whose NIC its host is."""
+        """(source, destination) of the flows of one share, which run at the same time. Another server takes two: its
+        host uses the NIC of the GPU there that is on the same rail."""
         if host is None or host.node == share.host:
             legs = [(share.host, share.gpu)]
         else:
@@ -135,7 +136,7 @@ class RankPlace:
 
 
 class Places:
-    """The ranks of a cluster, by placement and rank."""
+    """Places of all ranks of a cluster."""
 
     def __init__(self, model: Model, topology: Topology) -> None:
         """Raises: InputError, where the topology has no hosts."""
@@ -145,20 +146,21 @@ class Places:
             raise InputError("kv_cache.tiers: found with a topology without hosts, expected cluster.topology.pcie")
 
     def host_of_server(self, field: str, server: int) -> RemoteHost:
-        """A server's host, seen from others. Raises: InputError, where there is no such server."""
+        """The host of a server, by its number. Raises: InputError, where there is no such server."""
         if server >= len(self._hosts):
             raise InputError(f"{field}: found {server}, expected one of the {len(self._hosts)} servers, from 0 on")
         return self.hosts[server]
 
     @property
     def hosts(self) -> tuple[RemoteHost, ...]:
-        """[servers]"""
+        """[servers] all hosts."""
         width = self._topology.gpus_per_node
         return tuple(
             RemoteHost(node, range(server * width, (server + 1) * width)) for server, node in enumerate(self._hosts)
         )
 
     def of(self, placement: Placement, rank: int, precision: Precision, draft_layers: int) -> RankPlace:
+        """The place of a rank; KV of ``draft_layers`` further layers is in its last stage."""
         partition, sizes = placement.partition, cache_sizes(self._model, precision, draft_layers)
         stages = [list(layers) for layers in stage_layers(self._model, partition.pp)]
         stages[-1] += range(len(self._model.pattern), len(sizes.token_bytes))
@@ -172,5 +174,5 @@ class Places:
 
 
 def _of_rank(token_bytes: int, kv_heads: int | None, ranks: int) -> int:
-    """What one GPU of a tensor group has of a layer's bytes: its heads, at least one, or a latent whole."""
+    """Bytes of a layer's token on one GPU of a tensor-parallel group: its KV heads, at least one, or a latent whole."""
     return token_bytes if kv_heads is None else token_bytes * max(1, kv_heads // ranks) // kv_heads

@@ -1,6 +1,6 @@
-"""One tier in the memories of several servers: a chunk lies in one of them, and all instances read it from there.
+"""Pooled tier: CPU memory of several servers, in one of which a chunk lies, and from which all instances load it.
 
-Mooncake's store with segments of all servers, or LMCache's peers. Each server evicts for itself.
+As Mooncake's store with segments of all servers, or LMCache's peers. Each server evicts for itself.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from vidur_pd.kv_store.tier import Tier, TierCounts
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """Where new chunks go."""
+    """Rule by which new chunks are spread over servers."""
 
     hosts: tuple[RemoteHost, ...]
     to_writer: bool
-    """To the server that writes them; else to one server after the other, by their numbers."""
+    """To the server of the rank that writes them; otherwise to the servers in turn, by number of the chunk."""
 
     def host_of(self, key: int, writer: int) -> RemoteHost:
-        """``writer``: node of the writing rank's host."""
+        """The host of a new chunk; ``writer``: node of the writing rank's host."""
         if self.to_writer:
             (host,) = (each for each in self.hosts if each.node == writer)
             return host
@@ -32,7 +32,7 @@ class Spread:
 
 
 class PooledTier:
-    """The same as `Tier` to who loads from it; what is done with a chunk is done where it lies, or is going to."""
+    """Tier of several servers, each of which has a `Tier` of its own with the chunks that lie there."""
 
     def __init__(
         self, keys: ChunkKeys, eviction: Callable[[], Eviction], *, writes_at: int | None, spread: Spread
@@ -41,15 +41,16 @@ class PooledTier:
         self.spread = spread
         self._shares = {host: Tier(keys, eviction, writes_at=writes_at, index=self.index) for host in spread.hosts}
         self._host_of: dict[int, RemoteHost] = {}
-        """Of chunks that are there or on their way, and of some that were."""
+        """Host of chunks that are there or on their way, and of some that have been evicted."""
 
     @property
     def counts(self) -> TierCounts:
-        """Of loads, which may be from several servers, by the first; the others add up."""
+        """Counters of the first server, which has those of loads, as these may come from several servers."""
         return self._first.counts
 
     @property
     def caches(self) -> int:
+        """Number of servers."""
         return len(self._shares)
 
     @property
@@ -61,7 +62,7 @@ class PooledTier:
         return self._shares[self.spread.hosts[0]]
 
     def all_counts(self) -> TierCounts:
-        """Sums over the servers."""
+        """Counters of all servers, added up."""
         counts = TierCounts()
         for share in self._shares.values():
             counts.add(share.counts)

@@ -1,6 +1,6 @@
-"""Prefetches that requests wait for: what lower tiers have of them comes to CPU memory before their turn.
+"""Prefetches of requests that queue: what lower tiers have of them comes to CPU memory before their turn.
 
-Source of the rules: SGLang 0.5.23's HiCache, python/sglang/srt/mem_cache/hiradix_cache.py (``prefetch_from_storage``,
+Rules from SGLang 0.5.23's HiCache, python/sglang/srt/mem_cache/hiradix_cache.py (``prefetch_from_storage``,
 ``can_terminate_prefetch``) and managers/cache_controller.py (``storage_batch_size``). A request keeps its place in the
 queue and is passed over until its prefetch has ended. What has not come by then is computed.
 """
@@ -25,23 +25,24 @@ Put = Callable[[Write, Callable[[], None]], None]
 
 @dataclass(slots=True, eq=False)
 class Prefetch:
-    """One of a request, piece by piece."""
+    """Prefetch of one request, piece by piece."""
 
     store: RankStore
     request: Request
     left: list[Piece] = field(default_factory=list)
+    """Pieces that have not been begun."""
 
 
 class Prefetches:
-    """All of a cluster."""
+    """All prefetches of a cluster that are under way."""
 
     def __init__(self, queue: EventQueue, put: Put) -> None:
         self._queue, self._put = queue, put
         self._open: dict[int, Prefetch] = {}
-        """By request: those that hold it back."""
+        """By index of the request: prefetches that it waits for."""
 
     def begin(self, store: RankStore, request: Request) -> None:
-        """A request is going to queue on a rank."""
+        """A request is about to queue on a rank: begins its prefetch, for which it waits as long as policies say."""
         pieces = store.pieces(request, PIECE_CHUNKS)
         if not pieces:
             return
@@ -56,21 +57,21 @@ class Prefetches:
         self._go_on(prefetch)
 
     def instance_down(self, instance: Instance) -> None:
-        """Its requests begin again elsewhere."""
+        """Stops the prefetches of a failed instance, whose requests begin again elsewhere."""
         for prefetch in list(self._open.values()):
             if prefetch.store.rank.instance is instance:
                 self._stop(prefetch)
                 del self._open[prefetch.request.index]
 
     def end_all(self) -> bool:
-        """Nothing moves any more; returns whether somebody goes on."""
+        """Ends all waits, where nothing moves any more; returns whether a request waited."""
         waiting = list(self._open.values())
         for prefetch in waiting:
             self._end(prefetch)
         return bool(waiting)
 
     def _go_on(self, prefetch: Prefetch) -> None:
-        """The next piece, or the end."""
+        """Begins the next piece, or ends the prefetch after the last one."""
         if not prefetch.left:
             self._end(prefetch)
             return
@@ -78,7 +79,7 @@ class Prefetches:
         self._put(write, lambda: self._go_on(prefetch))
 
     def _end(self, prefetch: Prefetch) -> None:
-        """The request goes on, with what has come."""
+        """Ends a wait: the request may run, with the tokens that have come."""
         self._stop(prefetch)
         if self._open.get(prefetch.request.index) is prefetch:
             del self._open[prefetch.request.index]
@@ -87,14 +88,14 @@ class Prefetches:
             rank.instance.wake()
 
     def _stop(self, prefetch: Prefetch) -> None:
-        """What has not been asked for does not come."""
+        """Cancels the pieces that have not been begun."""
         for piece in prefetch.left:
             prefetch.store.forget(piece)
         prefetch.left.clear()
 
 
 def _tokens_of(pieces: list[Piece]) -> list[tuple[PrefetchPolicy, int]]:
-    """(policy, tokens) of each tier."""
+    """(policy, tokens that it prefetches) of each tier."""
     tokens: dict[PrefetchPolicy, int] = {}
     for piece in pieces:
         policy = piece.access.prefetch

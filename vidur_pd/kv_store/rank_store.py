@@ -1,4 +1,4 @@
-"""The tiers of one rank, and what its loads and writes are: flows, and turns of its disks."""
+"""Tiers of one rank, and the flows and disk reads that its loads and writes consist of."""
 
 from __future__ import annotations
 
@@ -16,77 +16,77 @@ from vidur_pd.kv_store.tier import Tier
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PrefetchPolicy:
-    """How long a request waits for what a lower tier has of it."""
+    """Prefetch from a lower tier before a request's turn, and how long the request waits for it."""
 
     least_tokens: int
-    """Less is not fetched."""
+    """Fewest tokens that are prefetched."""
     base_ps: int | None = None
-    """``None``: until all has come."""
+    """Wait that does not depend on the tokens; ``None``: until everything has come."""
     per_1024_tokens_ps: int = 0
 
     def wait_ps(self, tokens: int) -> int | None:
-        """Longest wait for so many tokens; ``None``: without end."""
+        """Timeout for so many tokens; ``None``: none."""
         return None if self.base_ps is None else self.base_ps + self.per_1024_tokens_ps * tokens // 1024
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TierAccess:
-    """A tier as one rank reaches it."""
+    """Tier as one rank reaches it."""
 
     kind: str
     tier: Tier | PooledTier
     chunk_bytes: int
-    """Of a chunk there."""
+    """Size of a chunk in the tier."""
     host: RemoteHost | None = None
-    """``None``: that of the rank's own server, or of several."""
+    """Host that it is behind; ``None``: that of the rank's own server, or those of several."""
     latency_ps: int = 0
     disk: Disk | None = None
     prefetches: bool = False
-    """Into the first tier, while a request queues behind others."""
+    """Chunks are prefetched into the first tier while their request queues behind others, which waits for none."""
     prefetch: PrefetchPolicy | None = None
-    """Into the first tier, for every request, which may have to wait for it; nothing is loaded from here directly."""
+    """Chunks are prefetched into the first tier for every request, which may wait for them; no GPU loads from here."""
     outlives_instances: bool = False
-    """It keeps its content where an instance fails."""
+    """Content survives the failure of an instance."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LoadPart:
-    """What one tier gives to a request."""
+    """Part of a load that comes from one tier."""
 
     access: TierAccess
     tokens: int
-    """Beyond those that were there before."""
+    """Tokens behind those of the prefix cache and of higher tiers."""
     chunks: int
     size_bytes: int
     graphs: tuple[FlowGraph, ...]
-    """One for each server that has some."""
+    """[servers] flows from each that has some of the chunks."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Target:
-    """A tier, or what one server has of it, and chunks that are written there."""
+    """Chunks to write to a tier, or to one server's part of it."""
 
     access: TierAccess
     tier: Tier
     host: RemoteHost | None
-    """``None``: that of the rank's own server."""
+    """Host of that server; ``None``: the rank's own."""
     chunks: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Write:
-    """Chunks on their way to tiers behind one host."""
+    """Write of chunks to the tiers behind one host."""
 
     targets: tuple[Target, ...]
     graph: FlowGraph | None
-    """``None``: they come from disks behind that host."""
+    """Flows that bring them there; ``None``: they come from disks behind that host."""
     read_ps: int = 0
-    """When these have read them."""
+    """Instant at which those disks have read them."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Piece:
-    """Chunks that come from a lower tier to CPU memory together."""
+    """Chunks that one prefetch brings from a lower tier to CPU memory."""
 
     access: TierAccess
     chunks: tuple[int, ...]
@@ -94,27 +94,28 @@ class Piece:
 
 
 class RankStore:
-    """What a rank loads from its tiers and writes to them."""
+    """Loads and writes of one rank, as lists of flows and disk reads; `vidur_pd.kv_store.store` carries them out."""
 
     def __init__(self, rank: Rank, place: RankPlace, tiers: Sequence[TierAccess], keys: ChunkKeys) -> None:
         self.rank, self.place, self.tiers, self._keys = rank, place, tuple(tiers), keys
         self.direct = tuple(access for access in tiers if access.prefetch is None)
-        """Those that are looked up at the turn of a request."""
+        """Tiers that GPUs load from, looked up at the turn of a request; the others are prefetched from."""
         self._chunk_tokens = keys.chunk_tokens
         self._is_written_back = any(access.tier.is_written_back for access in tiers)
         self._chunk_of: dict[int, int] = {}
-        """Chunks that the prefix cache may have, by its own name for them; of tiers that are written back."""
+        """Chunks that the prefix cache may have, by the hash that it has for their content; for tiers written back."""
         if self._is_written_back:
             rank.state.log_evictions(keys.chunk_tokens)
 
     @property
     def _memory(self) -> Tier:
-        """The first tier, where there is a prefetch: memory of the rank's own server."""
+        """Target of prefetches: the first tier, CPU memory of the rank's own server."""
         assert isinstance(self.tiers[0].tier, Tier), "nothing is prefetched into other servers"
         return self.tiers[0].tier
 
     def parts(self, load: TierLoad, now_ps: int) -> list[LoadPart]:
-        """Whole chunks cross, also where the prefix cache has the beginning of the first."""
+        """Parts of a load, one for each tier that has some of it. Chunks are loaded whole, also where the prefix cache
+        has the beginning of the first one."""
         parts, start = [], load.cached
         for access, end in zip(self.direct, load.reaches, strict=True):
             if end == start:
@@ -135,25 +136,25 @@ class RankStore:
         return parts
 
     def _hosts_of(self, access: TierAccess, request: Request, first: int, last: int) -> dict[RemoteHost | None, int]:
-        """How many of some chunks of a request are loaded from each host."""
+        """Number of chunks, of those from ``first`` to before ``last``, that are loaded from each host."""
         if not isinstance(access.tier, PooledTier):
             return {access.host: last - first}
         keys = self._keys.of(request, last * self._chunk_tokens)[first:]
         return {self._seen(host): chunks for host, chunks in access.tier.chunks_at(keys).items()}
 
     def farthest_host(self, access: TierAccess) -> RemoteHost | None:
-        """From which a load takes longest, where the network is idle."""
+        """Host from which a load takes longest on an idle network; ``None``: the rank's own."""
         if not isinstance(access.tier, PooledTier):
             return access.host
         others = [host for host in access.tier.spread.hosts if host.node not in self.place.hosts]
         return others[0] if others else None
 
     def _seen(self, host: RemoteHost) -> RemoteHost | None:
-        """``None``: it is the only one of the rank's own."""
+        """The host as `RankPlace` names it: ``None`` where it is the rank's only one."""
         return None if self.place.hosts == (host.node,) else host
 
     def prefetches(self, request: Request, now_ps: int) -> list[Write]:
-        """What lower tiers have of a request that is going to queue behind others, and CPU memory has not."""
+        """Writes into CPU memory of what lower tiers have of a request that is about to queue behind others."""
         if not any(access.prefetches for access in self.tiers):
             return []
         writes = []
@@ -164,7 +165,7 @@ class RankStore:
         return writes
 
     def pieces(self, request: Request, most_chunks: int) -> list[Piece]:
-        """What a request that is going to queue gets by the `PrefetchPolicy` of lower tiers, its beginning first."""
+        """Pieces that lower tiers with a `PrefetchPolicy` prefetch for a request, in the order of its tokens."""
         if len(self.direct) == len(self.tiers):
             return []
         pieces = []
@@ -181,7 +182,8 @@ class RankStore:
         return pieces
 
     def _behind_memory(self, request: Request) -> list[tuple[TierAccess, int, list[int]]]:
-        """Tokens of a request that each lower tier goes on with, and their chunks; memory keeps what it has."""
+        """(tier, tokens, chunks) of a request that each lower tier has behind those above it. What CPU memory has of it
+        counts as accessed, so that it stays."""
         most, width = request.context_tokens - 1, self._chunk_tokens
         cached, of_prompt = self.rank.state.cached_tokens(request), self._keys.of(request, most)
         start = self._memory.index.reach(request, cached, most)
@@ -195,15 +197,15 @@ class RankStore:
         return found
 
     def fetch(self, piece: Piece, now_ps: int) -> Write:
-        """The way of a piece to CPU memory."""
+        """Write of a piece into CPU memory."""
         return self._fetch(piece.access, piece.chunks, now_ps)
 
     def forget(self, piece: Piece) -> None:
-        """A piece is not fetched."""
+        """Cancels a piece that has not been fetched."""
         self._memory.not_written(piece.chunks)
 
     def _fetch(self, access: TierAccess, new: tuple[int, ...], now_ps: int) -> Write:
-        """From a lower tier to CPU memory."""
+        """Write of chunks from a lower tier into CPU memory."""
         target = Target(self.tiers[0], self._memory, None, new)
         if access.disk is not None:
             return Write((target,), None, access.disk.read(len(new) * access.chunk_bytes, now_ps))
@@ -212,14 +214,14 @@ class RankStore:
         return Write((target,), graph)
 
     def writes(self, request: Request, keys: Sequence[int]) -> list[Write]:
-        """What a computed prompt with these chunks adds to the tiers."""
+        """Writes of a computed prompt to the tiers that lack some of these chunks of it."""
         if self._is_written_back:
             contents = self.rank.state.chunk_contents(request, self._chunk_tokens, len(keys) * self._chunk_tokens)
             self._chunk_of.update(zip(contents, keys, strict=False))
         return self._writes([target for access in self.tiers for target in self._targets(access, keys)])
 
     def written_back(self) -> list[Write]:
-        """What the prefix cache has evicted since the last call, where tiers lack it."""
+        """Writes of what the prefix cache has evicted since the last call to tiers written back that lack it."""
         if not self._is_written_back:
             return []
         evicted = [self._chunk_of.pop(content, None) for content in self.rank.state.take_evicted()]
@@ -231,7 +233,7 @@ class RankStore:
         )
 
     def _targets(self, access: TierAccess, keys: Sequence[int], *, is_fetch: bool = False) -> list[Target]:
-        """Chunks that have to be written, by server."""
+        """Targets that lack some of these chunks, one for each server."""
         if not isinstance(access.tier, PooledTier):
             new = access.tier.access(keys, is_fetch=is_fetch)
             return [Target(access, access.tier, access.host, tuple(new))] if new else []
@@ -239,7 +241,7 @@ class RankStore:
         return [Target(access, share, self._seen(host), tuple(new)) for host, share, new in of_hosts if new]
 
     def _writes(self, targets: Sequence[Target]) -> list[Write]:
-        """Chunks on their way to tiers; what goes to one host crosses once."""
+        """Writes to these targets, one for each host: a chunk for several tiers of one host crosses once."""
         of_hosts: dict[RemoteHost | None, list[Target]] = {}
         for target in targets:
             of_hosts.setdefault(target.host, []).append(target)

@@ -1,8 +1,7 @@
-"""The tiers of KV of a cluster: loads that requests wait for, and writes of prompts that have been computed.
+"""KV tiers of a cluster at work: loads that requests wait for, and writes of computed prompts, as flows on the network.
 
-Assumed: a load or write once begun goes on, whatever is evicted or freed meanwhile; the blocks of a prompt are free for
-others while its chunks are copied out; flows to a store on another server enter and leave its host as those of its own
-GPUs do, over their NICs and PCIe.
+Assumptions: a load or write that has begun goes on, whatever is evicted or freed meanwhile; the KV blocks of a prompt
+may be reused while its chunks are copied out; flows to a host on another server cross NICs and PCIe of the GPUs there.
 """
 
 from __future__ import annotations
@@ -38,16 +37,16 @@ class OpenLoad:
     parts: list[LoadPart]
     on_network: dict[GraphHandle, LoadPart] = field(default_factory=dict)
     layers_ps: NDArray[np.int64] | None = None
-    """[layers] arrivals of those that came last, of parts that have come; where the request runs meanwhile."""
+    """[layers] latest arrival over the parts that have come; of layer-wise loads, whose request runs meanwhile."""
 
     def note_layers(self, end_ps: NDArray[np.int64]) -> None:
-        """[legs * layers] ends of the flows of a part."""
+        """A part has come; ``end_ps``: [legs · layers] ends of its flows."""
         part_ps = end_ps.reshape(-1, self.store.place.layers).max(axis=0)
         self.layers_ps = part_ps if self.layers_ps is None else np.maximum(self.layers_ps, part_ps)
 
 
 class KvStore:
-    """Puts loads and writes on the network, and lets requests run when their loads have come."""
+    """Loads and writes of all ranks: their flows go on the network, requests run once their loads have come."""
 
     def __init__(
         self,
@@ -67,16 +66,16 @@ class KvStore:
         self._writes: dict[GraphHandle, Write] = {}
         self._withdrawn: set[GraphHandle] = set()
         self._after: dict[Write, Callable[[], None]] = {}
-        """What follows the end of a write."""
+        """Callback at the end of a write."""
         self._prefetches = Prefetches(queue, self._write)
 
     def seen_after(self, delay_ps: int) -> TierViews:
-        """The tiers as routers know them, so late."""
+        """The tiers as routers see them, ``delay_ps`` late."""
         return TierViews(self.stores, self._keys, delay_ps, lambda: self._queue.now_ps)
 
     def due(self, notice: TiersDue) -> None:
-        """Requests hold blocks for what tiers have of them, or chunks have been evicted, whose blocks are taken once
-        they have been written."""
+        """Begins what a scheduling decision asks for: loads of requests, which hold KV blocks for them already, and
+        write-backs of evicted chunks, whose blocks are reused once they have been copied."""
         for store in self.stores[notice.instance.index]:
             for write in store.written_back():
                 self._write(write, self._let_wait(store.rank.instance))
@@ -84,7 +83,8 @@ class KvStore:
                 self._load(store, load)
 
     def enters(self, request: Request, rank: Rank) -> None:
-        """A request is going to queue on a rank: what lower tiers have of it is fetched, or is where others wait."""
+        """A request is about to queue on a rank: lower tiers prefetch what they have of it, those without a policy only
+        behind other requests."""
         store = self.stores[rank.instance.index][rank.index]
         self._prefetches.begin(store, request)
         if rank.state.queued_requests:
@@ -92,7 +92,7 @@ class KvStore:
                 self._write(write)
 
     def prompts_computed(self, notice: PromptsComputed) -> None:
-        """Chunks of prompts are written where tiers lack them."""
+        """Writes the chunks of computed prompts that tiers lack."""
         for rank, request in notice.prompts:
             store = self.stores[notice.instance.index][rank]
             for write in store.writes(request, self._keys.of(request, request.prompt_tokens)):
@@ -121,7 +121,7 @@ class KvStore:
         return True
 
     def instance_down(self, instance: Instance) -> None:
-        """What was on its way to an instance comes to nothing, and its own tiers are empty."""
+        """Cancels the loads of a failed instance and empties the tiers that fail with it."""
         for load in self._open():
             if load.store.rank.instance is instance:
                 self._withdraw(load)
@@ -133,8 +133,8 @@ class KvStore:
                     access.tier.clear()
 
     def end_all(self) -> bool:
-        """Nothing moves any more: what waits for a load is computed, and nobody waits for a write. Returns whether
-        there was some."""
+        """Ends all waits where the network can deliver nothing any more: requests compute what they would have loaded,
+        and nobody waits for a write. Returns whether anybody waited."""
         waiting = self._open()
         for load in waiting:
             self._give_up(load)
@@ -181,7 +181,7 @@ class KvStore:
         rank.instance.wake()
 
     def _give_up(self, opened: OpenLoad) -> None:
-        """The request computes what it would have loaded."""
+        """Fails a load: its request computes the tokens instead."""
         self._withdraw(opened)
         for part in opened.parts:
             part.access.tier.counts.failed_loads += 1
@@ -193,7 +193,7 @@ class KvStore:
         opened.store.rank.instance.wake()
 
     def _compute_instead(self, opened: OpenLoad, arrivals: LayerArrivals) -> None:
-        """The iteration under way, or the next one, computes what its request would have loaded besides its own."""
+        """Fails a layer-wise load: the iteration that its request is in, or goes into, computes the tokens as well."""
         load, instance = opened.load, opened.store.rank.instance
         if not load.request.preemptions:
             load.request.cached_tokens -= load.end - load.cached
@@ -211,14 +211,15 @@ class KvStore:
         self._loop.traffic_changes(self._queue.now_ps)
 
     def _let_wait(self, instance: Instance) -> Callable[[], None] | None:
-        """Lets the batch that takes the blocks of evicted chunks wait until these have been copied, as HiCache does."""
+        """A wait of the batch that reuses the blocks of evicted chunks, until these have been copied, as in HiCache;
+        returns the callback that ends it, ``None`` where no batch has to wait."""
         arrivals = self._loop.await_write(instance)
         if arrivals is None:
             return None
         return lambda: self._loop.set_arrivals(instance, arrivals, np.array([self._queue.now_ps]))
 
     def _write(self, write: Write, after: Callable[[], None] | None = None) -> None:
-        """``after``: what follows its end at its host."""
+        """Begins a write; ``after`` is called when it is at its host."""
         if after is not None:
             self._after[write] = after
         for target in write.targets:
@@ -233,7 +234,7 @@ class KvStore:
             self._writes[handle] = write
 
     def _settle(self, write: Write, *, is_written: bool) -> None:
-        """What was written is at its host, or nowhere."""
+        """The end of a write on the network: chunks are at their host, go on to its disks, or have failed."""
         for target in write.targets:
             if not is_written:
                 target.tier.not_written(target.chunks)
@@ -249,7 +250,7 @@ class KvStore:
         self._queue.schedule(at_ps, Priority.COMPLETION, lambda: target.tier.written(target.chunks))
 
     def _submit(self, graph: FlowGraph) -> GraphHandle | None:
-        """``None``: links that are down leave no path."""
+        """Puts a graph on the network; ``None`` where links that are down leave no path."""
         now_ps = self._queue.now_ps
         try:
             handle = self._network.submit(graph, now_ps)

@@ -1,4 +1,4 @@
-"""One tier: which chunks are in it, and which of a prompt have to be written there."""
+"""Content of one tier: the chunks that it has, and those of a prompt that have to be written to it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from vidur_pd.kv_store.eviction import Eviction
 
 @dataclass(slots=True)
 class TierCounts:
-    """What has happened in a tier so far."""
+    """Counters of a tier since the begin of the run."""
 
     loads: int = 0
     """Requests that got tokens from it."""
@@ -20,14 +20,14 @@ class TierCounts:
     """Tokens of these that the prefix cache did not have."""
     loaded_chunks: int = 0
     loaded_bytes: int = 0
-    """Of whole chunks, on all links that lead to the GPUs."""
+    """Bytes of whole chunks that GPUs have loaded, all together."""
     failed_loads: int = 0
     prefetched_chunks: int = 0
-    """That were asked for while their request queued."""
+    """Chunks that were prefetched while their request queued."""
     load_ps: int = 0
-    """From the begin of a load to the arrival of its last byte; loads of several tiers count in each."""
+    """Time from the begin of a load to the arrival of its last byte, summed; a load of several tiers counts in each."""
     recompute_ps: int = 0
-    """What it would have taken to compute these tokens, each request alone."""
+    """Time that computing these tokens would have taken, each request alone."""
     stored_chunks: int = 0
     stored_bytes: int = 0
     evicted_chunks: int = 0
@@ -38,7 +38,7 @@ class TierCounts:
 
 
 class Tier:
-    """A tier of one rank, or of all. Chunks that are being written count for eviction, and not for look-ups."""
+    """Tier of one rank, or of several. Chunks that are being written have a place, but are found only when written."""
 
     def __init__(
         self,
@@ -48,9 +48,9 @@ class Tier:
         writes_at: int | None,
         index: ChunkIndex | None = None,
     ) -> None:
-        """``writes_at``: accesses to a chunk with which it is written; ``None``: when a prefix cache evicts it.
+        """``writes_at``: the access to a chunk at which it is written; ``None``: when a prefix cache evicts it.
 
-        ``index``: of several that have no chunk in common.
+        ``index``: shared by tiers that have no chunk in common.
         """
         self.index = ChunkIndex(keys) if index is None else index
         self.counts = TierCounts()
@@ -58,22 +58,21 @@ class Tier:
         self._eviction = eviction()
         self._writes_at = writes_at
         self._accesses: Counter[int] = Counter()
-        """Of chunks that are not there, where they are not written at the first."""
+        """Accesses to chunks that are not there, where these are not written at the first one."""
         self._held: set[int] = set()
         self._writing: set[int] = set()
         self._missing: set[int] = set()
-        """Held for eviction, but a write of them has failed."""
+        """Chunks that have a place, but whose write has failed."""
         self._tell: Callable[[Sequence[int], bool], None] | None = None
 
     def listen(self, tell: Callable[[Sequence[int], bool], None]) -> None:
-        """Tells from now on of chunks that have come, and of those that have gone."""
+        """``tell`` is called from now on with chunks that have come (true) or gone (false)."""
         self._tell = tell
 
     def access(self, keys: Sequence[int], *, is_fetch: bool = False) -> list[int]:
-        """A prompt with these chunks has been computed; returns those that have to be written, the last first.
+        """Accesses the chunks of a computed prompt; returns those that have to be written, the last first.
 
-        ``is_fetch``: it is going to be, or a prefix cache has evicted it: what is missing is written whatever came
-        before.
+        ``is_fetch``: whatever is missing is written, at the first access too: for prefetches and write-backs.
         """
         held, hit, add = self._held, self._eviction.hit, self._eviction.add
         new, evicted = list[int](), list[int]()
@@ -98,7 +97,7 @@ class Tier:
         return new
 
     def holds(self, key: int) -> bool:
-        """Whether a chunk has room here."""
+        """Whether a chunk has a place here."""
         return key in self._held
 
     def has(self, key: int) -> bool:
@@ -106,19 +105,19 @@ class Tier:
         return key in self._held and key not in self._missing
 
     def written(self, keys: Sequence[int]) -> None:
-        """Chunks have come; those that were evicted meanwhile are gone."""
+        """Ends a write; chunks that were evicted meanwhile do not come."""
         come = [key for key in keys if key in self._writing]
         self._writing.difference_update(come)
         self._come(come)
         self.counts.stored_chunks += len(come)
 
     def not_written(self, keys: Sequence[int]) -> None:
-        """A write has failed; it is tried again with the next prompt that has these chunks."""
+        """Ends a write that has failed; the next prompt with these chunks writes them again."""
         self._missing.update(key for key in keys if key in self._writing)
         self._writing.difference_update(keys)
 
     def clear(self) -> None:
-        """All content is lost; what is being written does not come."""
+        """Loses all content, chunks that are being written included."""
         self._go(sorted(key for key in self._held if key in self.index))
         for known in (self._held, self._writing, self._missing):
             known.clear()
@@ -141,7 +140,7 @@ class Tier:
         return True
 
     def _forget(self, keys: Sequence[int]) -> None:
-        """Chunks have been evicted."""
+        """Takes evicted chunks out."""
         self._writing.difference_update(keys)
         self._missing.difference_update(keys)
         gone = [key for key in dict.fromkeys(keys) if key in self.index]  # some have come and gone again

@@ -1,4 +1,4 @@
-"""What routers know of tiers: all of it, or what was there so long ago."""
+"""Tiers as routers see them: as they are, or as they were ``routing.index_delay_s`` ago."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from vidur_pd.kv_store.tier import Tier
 
 
 class LateIndex:
-    """Chunks of a tier, as its events tell of them after a delay."""
+    """Index of a tier's chunks that follows the tier with a delay."""
 
     def __init__(self, keys: ChunkKeys, delay_ps: int, now_ps: Callable[[], int]) -> None:
         self._index, self._delay_ps, self._now_ps = ChunkIndex(keys), delay_ps, now_ps
         self._events: deque[tuple[int, Sequence[int], bool]] = deque()
 
     def tell(self, keys: Sequence[int], is_there: bool) -> None:
-        """Chunks have come, or gone."""
+        """Takes note of chunks that have come, or gone."""
         self._events.append((self._now_ps() + self._delay_ps, keys, is_there))
         self._hear()
 
     def now(self) -> ChunkIndex:
-        """What is known by now."""
+        """The index, with all that has been heard of by now."""
         self._hear()
         return self._index
 
@@ -36,7 +36,7 @@ class LateIndex:
 
 
 class TierViews:
-    """The tiers of all ranks, as routers know them."""
+    """Tiers of all ranks, as routers see them."""
 
     def __init__(
         self, stores: Sequence[Sequence[RankStore]], keys: ChunkKeys, delay_ps: int, now_ps: Callable[[], int]
@@ -51,7 +51,7 @@ class TierViews:
                     access.tier.listen(late.tell)
 
     def tokens(self, rank: Rank, request: Request, start: int) -> dict[str, int]:
-        """By kind of tier, how much it goes on with behind token ``start`` of a request, one tier after another."""
+        """{kind of tier: tokens} that tiers have of a request behind token ``start``, each behind those above it."""
         found = dict[str, int]()
         stores = self._stores[rank.instance.index]
         for access in stores[rank.index].tiers if stores else ():

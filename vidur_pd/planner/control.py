@@ -1,8 +1,8 @@
-"""Control of a fleet in simulated time: what a planner sees, what becomes of its plans.
+"""Control of a fleet in simulated time: observations for the planner, and its plans carried out.
 
-Every interval the planner gets an observation and says how many instances it wants. Instances that drain are looked at
-every `POLL_PS`. With the last request all ends. Where nothing is going to happen after a decision (every request waits
-for something that does not come), there are none until a request comes, so that such a run comes to its end.
+Every interval the planner gets an observation and says how many instances it wants. Draining instances are polled every
+`POLL_PS`. The last request ends all of it. Where nothing can happen any more after a decision (every request waits for
+something that does not come), decisions stop until a request arrives, so that such a run ends.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ from vidur_pd.scheduling import RankState
 from vidur_pd.workload.request import Request
 
 POLL_PS: Final = 50 * PS_PER_MS
-"""Between two looks at instances that drain; a minute's scaling hardly feels it."""
+"""Time between two polls of draining instances; short against the seconds that a start takes."""
 
 
 class Cluster(Protocol):
-    """What a planner's instances stand in."""
+    """Cluster that the instances of a planner are part of."""
 
     @property
     def unfinished(self) -> int:
-        """Requests that have not ended, those that are going to come included."""
+        """Requests that have not ended, future ones included."""
         ...
 
     @property
     def is_at_rest(self) -> bool:
-        """Nothing is going to happen."""
+        """Neither the loop nor the network has an event left."""
         ...
 
     def hands_over(self, instance: Instance) -> bool:
@@ -48,13 +48,13 @@ class Cluster(Protocol):
         ...
 
     def switch_off(self, instance: Instance) -> None:
-        """What an instance without requests has cached is gone."""
+        """Drops what an instance without requests has cached."""
         ...
 
 
 @dataclass(slots=True)
 class Seen:
-    """Requests of an interval."""
+    """Sums over the requests of an interval."""
 
     arrivals: int = 0
     prompt_tokens: int = 0
@@ -64,7 +64,7 @@ class Seen:
 
 
 class PlannerControl:
-    """The planner of a run at work."""
+    """Planner of a run, its fleet, and the clock of its decisions."""
 
     def __init__(
         self,
@@ -88,9 +88,9 @@ class PlannerControl:
         self._is_asleep = False
         self.decisions = 0
         self.starting_ps: list[int] = []
-        """From each decision to start an instance until it served."""
+        """Times from the decision to start an instance until it served."""
         self.end_ps: int | None = None
-        """When the last request ended; what is scheduled later does nothing."""
+        """End of the last request; events of the control after it do nothing."""
 
     def begin(self) -> None:
         """To be called before requests come."""
@@ -124,7 +124,7 @@ class PlannerControl:
         self._schedule_next()
 
     def _schedule_next(self) -> None:
-        """The one event of the control: a decision, or a look at what drains."""
+        """Schedules the one event of the control: a decision, or a poll of draining instances."""
         at_ps = self._next_decision_ps
         if self.fleet.draining:
             at_ps = min(at_ps, self._queue.now_ps + POLL_PS)
@@ -145,7 +145,7 @@ class PlannerControl:
             self._schedule_next()
 
     def _look(self) -> None:
-        """Which of the instances that drain have nothing left."""
+        """Switches off draining instances that have nothing left."""
         for instance in self.fleet.draining:
             if instance.is_idle and not self._cluster.hands_over(instance) and not any(map(_is_used, instance.ranks)):
                 self._cluster.switch_off(instance)
@@ -212,5 +212,5 @@ def _is_used(rank: Rank) -> bool:
 
 
 def _kv_use(state: RankState) -> float:
-    """KV of all requests of a rank, those that wait for room too, over what it has."""
+    """KV that all requests of a rank need, those that wait for room included, over its KV blocks."""
     return state.load_tokens / (state.usable_blocks * state.block_tokens)

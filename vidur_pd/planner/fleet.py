@@ -1,11 +1,11 @@
-"""The fleet: which instances serve, start, drain or are off, and the GPU time that they cost.
+"""Fleet of a planner: its instances, which serve, start, drain or are off, and the GPU time that they are held for.
 
-GPUs that can run one instance at a time are a *unit*: one instance, or one of each role where roles are switched. A
-unit's GPUs are held from the decision to start it until its instance has drained, and off beyond that.
+A *unit* is a set of GPUs that runs one instance at a time: always the same one, or one of each role where roles are
+switched. Its GPUs are held from the decision to start an instance until that has drained, and are off otherwise.
 
-A pool grows by taking back instances that drain, then by units that are off or change their role; it shrinks by
-draining the instances with the least load. An instance that drains gets no requests, ends what it has, and hands over
-the KV that it holds, so that nothing is lost. One that is starting is not given up.
+A pool grows by instances that are draining, which serve again, then by units that are off, then by units that change
+their role; it shrinks by draining the instances with the least load. A draining instance gets no more requests,
+finishes those that it has, and hands over the KV that it holds, so that nothing is lost. A start is never broken off.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from vidur_pd.planner.plan import Bounds
 
 
 class Phase(Enum):
-    """What a unit is doing."""
+    """Phase in the life of a unit."""
 
     OFF = "off"
     STARTING = "starting"
@@ -29,12 +29,12 @@ class Phase(Enum):
 
 @dataclass(slots=True, eq=False)
 class Unit:
-    """GPUs that run one instance at a time."""
+    """Set of GPUs that runs one instance at a time."""
 
     instances: tuple[Instance, ...]
-    """One, or one of each role."""
+    """Its instance, or one of each role."""
     runs: Instance
-    """The one that it runs, or ran last."""
+    """The instance that it runs, or ran last."""
     phase: Phase = Phase.OFF
     held_since_ps: int = 0
 
@@ -47,20 +47,21 @@ class Unit:
 
 @dataclass(slots=True)
 class PoolCount:
-    """What became of the instances of a pool."""
+    """Counts of what the instances of a pool have done."""
 
     starts: int = 0
-    """From off."""
+    """Starts of instances whose GPUs were off."""
     switches: int = 0
-    """From the other role."""
+    """Starts of instances whose GPUs had the other role."""
     stops: int = 0
     """Instances that drained and were not wanted in another role."""
     held_gpu_ps: int = 0
+    """Time for which GPUs were held, summed over them."""
 
 
 @dataclass(frozen=True, slots=True)
 class FleetChange:
-    """Instances of a pool from an instant on."""
+    """Number of instances of a pool by phase, from an instant on."""
 
     at_ps: int
     pool: str
@@ -70,11 +71,11 @@ class FleetChange:
 
 
 Begin = Callable[[Instance, bool], None]
-"""Starts an instance; the flag: its GPUs had the other role, with the same weights."""
+"""Starts an instance; the flag says that its GPUs had the other role, with the same weights."""
 
 
 class Fleet:
-    """Units by what they run, brought to the number of instances that is wanted of each pool."""
+    """Units of a planner, brought to the number of instances that it wants of each pool."""
 
     def __init__(
         self,
@@ -92,10 +93,10 @@ class Fleet:
         self.counts = {pool: PoolCount() for pool in bounds}
         self.changes: list[FleetChange] = []
         self._last_change: dict[str, int] = {}
-        """By pool: its place among the changes."""
+        """By pool: place of its last change among ``changes``."""
 
     def open(self) -> None:
-        """At the beginning as many as configured serve, the rest is off."""
+        """The begin of a run: as many instances as configured serve, the others are off."""
         for pool, bounds in self._bounds.items():
             for unit in self._off(pool)[: bounds.initial]:
                 unit.runs, unit.phase = _own(unit, pool), Phase.SERVING
@@ -117,14 +118,14 @@ class Fleet:
 
     @property
     def gpus(self) -> int:
-        """Of all units."""
+        """GPUs of all units."""
         return sum(len(unit.runs.placement.all_gpus) for unit in self._units)
 
     def gpus_per_instance(self, pool: str) -> int:
         return next(len(own.placement.all_gpus) for unit in self._units if (own := unit.in_pool(pool)) is not None)
 
     def aim(self, wanted: Mapping[str, int]) -> None:
-        """From now on so many instances are wanted of these pools."""
+        """Wants so many instances of these pools from now on."""
         self._wanted.update(wanted)
         self._fit_together()
         for pool in self._bounds:
@@ -139,7 +140,7 @@ class Fleet:
         self._note(instance.placement.pool)
 
     def emptied(self, instance: Instance) -> None:
-        """An instance that drains has nothing left: its GPUs change their role where that is wanted, or are off."""
+        """A draining instance has nothing left: its GPUs change their role where that is wanted, or are off."""
         unit, pool = self._unit_of(instance), instance.placement.pool
         self._release(unit)
         wanting = [each for each in self._bounds if each != pool and unit.in_pool(each) and self._missing(each) > 0]
@@ -150,13 +151,13 @@ class Fleet:
         self._note(pool)
 
     def end(self) -> None:
-        """The run is over: what is held has been held until now."""
+        """The end of a run: GPUs that are held count until now."""
         for unit in self._units:
             if unit.phase is not Phase.OFF:
                 self._release(unit)
 
     def _shrink(self, pool: str) -> None:
-        """Drains the instances with the least to do, the last ones first where these have equally little."""
+        """Drains the instances with the least load beyond the number wanted, of equal ones the last."""
         active = self.in_phase(pool, Phase.STARTING, Phase.SERVING)
         serving = self.in_phase(pool, Phase.SERVING)
         surplus = min(len(active) - self._wanted[pool], len(serving) - self._bounds[pool].least)
@@ -199,7 +200,8 @@ class Fleet:
         return next(unit for unit in self._units if instance in unit.instances)
 
     def _fit_together(self) -> None:
-        """Pools that share units want no more than there are: beyond their least, each the same part of its wish."""
+        """Cuts the wishes of pools that share units to what there is: each has its least, and the same part of the
+        rest of its wish."""
         if not self._are_shared or sum(self._wanted.values()) <= len(self._units):
             return
         beyond = {pool: self._wanted[pool] - bounds.least for pool, bounds in self._bounds.items()}

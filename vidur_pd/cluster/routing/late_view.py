@@ -1,8 +1,8 @@
-"""What a router knows that hears of loads and caches late (``routing.index_delay_s``).
+"""Candidates as a router sees them that hears of loads and caches late (``routing.index_delay_s``).
 
-Loads are those at the last decision of the router before the delay; before that all are idle. Of caches it knows what
-it has sent where, from the delay on after it was sent, as far as that fits into the KV blocks there; what has been
-evicted otherwise, or was not computed yet, it does not know.
+Loads are those of its last decision that is at least the delay ago; before there is one, all instances are idle. Of
+caches it knows the prompts that it has sent there at least the delay ago, the latest ones that fit into the KV blocks
+of the instance. It hears neither of other evictions, nor that a prompt has not been computed yet.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Loads(NamedTuple):
 
 
 class LateCandidate(Candidate):
-    """A candidate as the router knows it."""
+    """Candidate as the router sees it."""
 
     __slots__ = ("_index", "_loads", "_view")
 
@@ -69,7 +69,7 @@ class LateCandidate(Candidate):
         return self._loads.used_blocks
 
     def _cached_of_ranks(self, request: Request) -> list[int]:
-        """What is known of the instance counts for each of its ranks."""
+        """[ranks] the same for each: the router knows of the instance only."""
         return [self.cached_tokens(request)] * len(self.ranks)
 
     def cached_tokens(self, request: RequestView) -> int:
@@ -77,7 +77,7 @@ class LateCandidate(Candidate):
 
 
 class LateView:
-    """The candidates of one router as it knows them, and what it has yet to hear."""
+    """Candidates of one router as it sees them, and the loads that it has not heard of yet."""
 
     def __init__(
         self, live: Sequence[Candidate], delay_ps: int, now_ps: Callable[[], int], hash_block_tokens: int
@@ -87,14 +87,14 @@ class LateView:
         self._now_ps = now_ps
         self._block_tokens = hash_block_tokens
         self._heard: deque[tuple[int, list[Loads]]] = deque()
-        """(when it hears of them, loads) of past decisions that it has not heard of, and nothing else."""
+        """(instant at which it hears of them, [candidates] loads) at its past decisions, the oldest first."""
         self.candidates = [
             LateCandidate(each, self, PrefixIndex(each.usable_blocks * each.block_tokens // hash_block_tokens))
             for each in live
         ]
 
     def before_choice(self) -> None:
-        """Loads are noted, and those that the router hears of by now become what it knows."""
+        """Records the loads of now, and shows the router the last ones that it has heard of."""
         now_ps = self._now_ps()
         noted = [
             Loads(each.waiting_requests, each.running_requests, each.load_tokens, each.prefill_tokens, each.used_blocks)
@@ -109,7 +109,7 @@ class LateView:
                 candidate.know(loads)
 
     def after_choice(self, request: RequestView, place: int) -> None:
-        """The request goes to a candidate."""
+        """Records where a request goes."""
         self.candidates[place].learn(prompt_blocks(request, self._block_tokens), self._now_ps() + self._delay_ps)
 
     def cached_tokens(self, index: PrefixIndex, request: RequestView) -> int:

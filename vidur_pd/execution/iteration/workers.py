@@ -1,9 +1,9 @@
-"""Price of iterations of attention workers and FFN workers: pieces of `aicb`, exchanges on the fabric, their schedule.
+"""Price of an iteration of attention workers and FFN workers: compute by `aicb`, exchanges on the fabric, a schedule.
 
-``compute_ps`` of an iteration is the length of the schedule where communication takes no time; what it is longer on the
-fabric as it is, is exposed communication. Both kinds of workers together compute more than that: what each does is
-logged apart. The schedule's length under load is exact where all communication is slowed down by one factor (coupling
-``fluid``); coupling ``exact`` runs the schedule itself.
+``compute_ps`` of an iteration is the length of its schedule where communication takes no time; what communication adds
+to that is exposed. The two kinds of workers overlap, so that their own compute, which is logged apart, adds up to more.
+The schedule's length under load is exact where all communication is slowed down by one factor (coupling ``fluid``);
+coupling ``exact`` runs the schedule itself.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ Listed = tuple[tuple[Communication, int], ...]
 
 
 class WorkerIterationPricer(IterationPricer):
-    """Prices the iterations of one instance with FFN workers, one by one."""
+    """Pricer of the iterations of one instance with FFN workers, which prices each of them by itself."""
 
     def __init__(
         self,
@@ -45,8 +45,9 @@ class WorkerIterationPricer(IterationPricer):
         *,
         runs_schedule: bool = False,
     ) -> None:
-        """``pricer``: of the exchange, and among attention workers; ``ffn_pricer``: among FFN workers.
-        ``runs_schedule``: iterations become flow graphs, which need the length of every piece.
+        """``pricer``: of exchanges, and of collectives among attention workers; ``ffn_pricer``: among FFN workers.
+
+        ``runs_schedule``: iterations become flow graphs (coupling ``exact``), which need the length of every piece.
         """
         super().__init__(placement, workers.attention, pricer)
         self._workers, self._ffn_pricer, self._runs_schedule = workers, ffn_pricer, runs_schedule
@@ -90,7 +91,7 @@ class WorkerIterationPricer(IterationPricer):
         return max(round(length.lasting_ps()) + cost.host_ps, cost.prepare_ps + cost.launch_ps)
 
     def _ffn_layers(self, cost: SplitIterationCost) -> list[tuple[FfnLayer, int]]:
-        """Layers of all micro-batches on FFN workers, and how many there are of each."""
+        """(cost of a layer, number of such layers) on FFN workers, of all micro-batches."""
         return [
             (layer, count)
             for batch in cost.micro_batches
@@ -98,7 +99,7 @@ class WorkerIterationPricer(IterationPricer):
         ]
 
     def _estimated_share(self, cost: SplitIterationCost) -> float:
-        """Of what both kinds of workers compute."""
+        """Share of the compute of both kinds of workers that rests on flagged estimates."""
         estimated_ps, total_ps = cost.head.estimated_ps, cost.head.total_ps
         for batch in cost.micro_batches:
             estimated_ps += batch.attention.estimated_ps
@@ -127,7 +128,7 @@ class WorkerIterationPricer(IterationPricer):
         return WorkerSchedule(self._workers.kind_of_layer, tuple(first for first, _ in divided), layers, last)
 
     def _of_attention(self, listed: Listed) -> tuple[tuple[Among, ...], tuple[Among, ...]]:
-        """Collectives before the first layer, the embedding's, which comes first, and those of every layer."""
+        """Collectives before the first layer, which are the embedding's, and those of every layer."""
         has_embedding = self._placement.partition.tp > 1
         first, per_layer = (listed[:1], listed[1:]) if has_embedding else ((), listed)
         return tuple(self._among(what) for what, _ in first), tuple(self._among(what) for what, _ in per_layer)
@@ -136,11 +137,11 @@ class WorkerIterationPricer(IterationPricer):
         return ping_pong(cost, schedule, self._duration_ps).time()
 
     def _duration_ps(self, among: Iterable[Among]) -> int:
-        """Of collectives one after another."""
+        """Duration of collectives one after another."""
         return sum(max(self._cost(what, gpus).duration_ps for gpus in groups) for what, groups in among)
 
     def _number_of_schedule(self, schedule: WorkerSchedule) -> int:
-        """Number of the communication of an iteration on the fabric as it is."""
+        """Number under which the loop knows the communication of such an iteration, on the fabric as it is now."""
         key = (self._pricer.state_among(self._placement.all_gpus), schedule)
         if key not in self._schedules:
             listed = _counted(schedule)
@@ -170,7 +171,7 @@ class WorkerIterationPricer(IterationPricer):
 def ping_pong(
     cost: SplitIterationCost, schedule: WorkerSchedule, duration_ps: Callable[[Iterable[Among]], int]
 ) -> PingPong:
-    """The schedule with the times of its pieces, communication as on an idle fabric."""
+    """Schedule of an iteration, with the times of its pieces; ``duration_ps``: of collectives on an idle fabric."""
     layers = len(schedule.kind_of_layer)
     return PingPong(
         kind_of_layer=schedule.kind_of_layer,
@@ -195,7 +196,7 @@ def ping_pong(
 
 
 def least_ps(cost: SplitIterationCost, kind_of_layer: Sequence[int]) -> int:
-    """What an iteration takes at least: the schedule where communication takes no time."""
+    """Shortest time of an iteration: its schedule where communication takes no time."""
     layers = len(kind_of_layer)
     schedule = PingPong(
         kind_of_layer=kind_of_layer,
@@ -213,7 +214,7 @@ def least_ps(cost: SplitIterationCost, kind_of_layer: Sequence[int]) -> int:
 
 
 def _counted(schedule: WorkerSchedule) -> Listed:
-    """All collectives of an iteration, and how often each runs."""
+    """(collective, number of times that it runs) of an iteration."""
     found: dict[Communication, int] = {}
     per_kind = np.bincount(schedule.kind_of_layer, minlength=len(schedule.layers)).tolist()
     for (what, _), count in chain(
@@ -233,7 +234,8 @@ def _counted(schedule: WorkerSchedule) -> Listed:
 def _phases_ps(
     cost: SplitIterationCost, layers: Iterable[tuple[FfnLayer, int]], length: PingPongTime, whole_ps: int
 ) -> tuple[int, ...]:
-    """``whole_ps`` by phases: what of the longest path is attention workers' by theirs, and FFN workers' by theirs."""
+    """Time by phases, ``whole_ps`` in all: the parts of the longest path on attention workers and on FFN workers, each
+    divided as these workers' phases are."""
     attention = _sum((each.attention.phase_ps, 1) for each in cost.micro_batches)
     ffn = _sum((layer.operators.phase_ps, count) for layer, count in layers)
     found = attention * (length.attention_ps / max(attention.sum(), 1.0))
@@ -245,7 +247,7 @@ def _phases_ps(
 
 
 def _sum(phases: Iterable[tuple[tuple[int, ...], int]]) -> NDArray[np.float64]:
-    """Of times by phase, each so many times."""
+    """Weighted sum of times by phase."""
     total = np.zeros(len(PHASES))
     for each, count in phases:
         total += np.array(each) * count
@@ -253,8 +255,8 @@ def _sum(phases: Iterable[tuple[tuple[int, ...], int]]) -> NDArray[np.float64]:
 
 
 def _pauses_ps(cost: SplitIterationCost, schedule: WorkerSchedule) -> list[int]:
-    """What is computed piece by piece: micro-batches before the first layer, then by layer and micro-batch attention
-    and FFN, then the last piece."""
+    """Compute piece by piece: each micro-batch before the first layer; by layer and micro-batch attention, then FFN;
+    the head."""
     layers = len(schedule.kind_of_layer)
 
     def attention_ps(batch: MicroBatchCost, layer: int) -> int:
