@@ -276,9 +276,6 @@ class ChunkIndex:
 class LayerArrivals:
     """When the layers of a load come, see `Loop.set_arrivals`."""
 
-    @property
-    def have_come(self) -> bool: ...
-
 class TierLoad:
     """What tiers have of a request behind its ``cached`` tokens: ``reaches`` is where each tier [tiers] ends."""
 
@@ -483,11 +480,6 @@ class GroupBatch:
 
     def kv_tokens(self) -> NDArray[np.int64]: ...
     def drafts(self) -> NDArray[np.int64]: ...
-    def rank_requests(self) -> list[int]:
-        """[ranks]"""
-
-    def rank_logit_rows(self) -> list[int]:
-        """[ranks]"""
 
 class HostClock:
     """When the host of an instance is ready (vidur_pd/core/host_clock.hpp); instances have one of their own."""
@@ -545,10 +537,6 @@ class Stage:
     def pauses_ps(self) -> NDArray[np.int64]: ...
     @property
     def communication_ps(self) -> int: ...
-    @property
-    def exposed_ps(self) -> int:
-        """At the present slowdown."""
-
     @property
     def slowdown(self) -> float:
         """How much longer communication takes than on an idle fabric."""

@@ -126,8 +126,7 @@ void bind_tiers(py::module_& module) {
         .def("__contains__", &ChunkIndex::has, py::arg("key"))
         .def("__len__", &ChunkIndex::size)
         .def("reach", &ChunkIndex::reach, py::arg("request"), py::arg("start"), py::arg("tokens"));
-    py::class_<LayerArrivals, std::shared_ptr<LayerArrivals>>(module, "LayerArrivals")
-        .def_property_readonly("have_come", &LayerArrivals::have_come);
+    py::class_<LayerArrivals, std::shared_ptr<LayerArrivals>>(module, "LayerArrivals");
     py::class_<TierLoad>(module, "TierLoad")
         .def_readonly("arrivals", &TierLoad::arrivals)
         .def_readonly("request", &TierLoad::request)
@@ -264,20 +263,7 @@ void bind_group(py::module_& module) {
         .def_readonly("most_drafts", &GroupBatch::most_drafts)
         .def("new_tokens", [](const GroupBatch& group) { return joined(group, &ScheduledBatch::new_tokens); })
         .def("kv_tokens", [](const GroupBatch& group) { return joined(group, &ScheduledBatch::kv_tokens); })
-        .def("drafts", [](const GroupBatch& group) { return joined(group, &ScheduledBatch::drafts); })
-        .def("rank_requests",
-             [](const GroupBatch& group) {
-                 std::vector<std::int64_t> requests;
-                 for (const BatchPtr& batch : group.batches) {
-                     requests.push_back(batch ? static_cast<std::int64_t>(batch->requests.size()) : 0);
-                 }
-                 return requests;
-             })
-        .def("rank_logit_rows", [](const GroupBatch& group) {
-            std::vector<std::int64_t> rows;
-            for (const BatchPtr& batch : group.batches) rows.push_back(batch ? batch->logit_rows : 0);
-            return rows;
-        });
+        .def("drafts", [](const GroupBatch& group) { return joined(group, &ScheduledBatch::drafts); });
 }
 
 void bind_texts(py::module_& module) {

@@ -212,7 +212,6 @@ void bind_running_iteration(py::module_& module) {
         .def_readonly("host_ps", &Stage::host_ps)
         .def_property_readonly("pauses_ps", [](const Stage& stage) { return array(stage.pauses_ps); })
         .def_readonly("communication_ps", &Stage::communication_ps)
-        .def_readonly("exposed_ps", &Stage::exposed_ps)
         .def_readonly("slowdown", &Stage::slowdown)
         .def_readonly("load", &Stage::load);
     py::class_<RunningIteration, RunningIterationPtr>(module, "RunningIteration")
