@@ -220,6 +220,20 @@ def test_shares_are_those_of_the_table_of_iterations() -> None:
             assert waits_s > 0
 
 
+@pytest.mark.parametrize(("width", "servers"), [(8, 1), (4, 1), (2, 2), (1, 4)])
+def test_tensor_parallel_groups_that_cross_servers_are_named(
+    width: int, servers: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    topology = {"kind": "single_switch", "gpus_per_node": width}
+    result = api.simulate(config([pool("m", "mixed", tp=4)], topology=topology), requests([(0, 100, 2)]))
+    print_result(result.summary)
+    line = (
+        f"pool m: the 4 GPUs of a tensor-parallel group are on {servers} servers, so that their all-reduces cross NICs"
+    )
+    assert result.summary.pools[0].tp_servers == servers
+    assert (line in " ".join(capsys.readouterr().out.split())) == (servers > 1)
+
+
 def test_exposed_host_time_is_printed_where_it_is_much(capsys: pytest.CaptureFixture[str]) -> None:
     """A prompt of 100 tokens is launched kernel by kernel in longer than it computes, one of 8,000 tokens is not; nor
     does anybody wait for a host that takes no time."""

@@ -183,6 +183,12 @@ def _tokens(rates: Throughput | UnderLoad) -> str:
 
 def _warnings(summary: Summary) -> Iterator[str]:
     yield from not_served(summary)
+    for pool in summary.pools:
+        if pool.tp_servers > 1:
+            yield (
+                f"pool {pool.name}: the {pool.tp} GPUs of a tensor-parallel group are on {pool.tp_servers} servers, "
+                "so that their all-reduces cross NICs (cluster.topology.gpus_per_node)"
+            )
     workload = summary.workload
     if summary.caches_in_vain:
         yield (

@@ -266,6 +266,8 @@ class PoolSummary:
     pp: int
     gpus: int
     """Of all instances."""
+    tp_servers: int = 1
+    """Servers over which the GPUs of a tensor-parallel group are spread, at most."""
     kv_blocks_per_rank: int = 0
     prefix_caching: bool = False
     busy_share: float | None = None

@@ -286,6 +286,17 @@ class Account:
     def _indices(self, pool: PoolConfig) -> list[int]:
         return [instance.index for instance in self._instances if instance.placement.pool == pool.name]
 
+    def _tp_servers(self, indices: list[int]) -> int:
+        """Servers of the tensor-parallel group that is spread most, of these instances."""
+        per_server = self._plan.topology.gpus_per_node
+        placements = [self._instances[index].placement for index in indices]
+        return max(
+            len({gpu // per_server for gpu in gpus})
+            for placement in placements
+            for rank in range(placement.partition.dp)
+            for gpus in placement.rank_gpus(rank)
+        )
+
     def _pool(self, pool: PoolConfig, makespan_s: float, arriving_held_s: float) -> PoolSummary:
         """``arriving_held_s``: time for which its instances were held while requests arrived, all together."""
         indices = self._indices(pool)
@@ -314,6 +325,7 @@ class Account:
             dp=pool.dp,
             pp=pool.pp,
             gpus=pool.instances * pool.gpus_per_instance,
+            tp_servers=self._tp_servers(indices),
             kv_blocks_per_rank=self._instances[indices[0]].ranks[0].state.usable_blocks,
             prefix_caching=own.engine.prefix_caching,
             busy_share=_ratio(total_s, stages_s * held),
