@@ -100,15 +100,15 @@ def _planned(planner: PlannerSummary) -> str:
 def _host(summary: Summary) -> Iterator[str]:
     """How much of iterations is exposed host time, where that is much: it is another with another host."""
     parts = [
-        f"{percent(share)} of {kind} ({pool.name})"
+        f"{percent(share)} of the time of {kind} ({pool.name})"
         for pool in summary.pools
         for kind, share in (("prompts", pool.prompts_host_share), ("decodes", pool.decodes_host_share))
         if share is not None and share >= MUCH_HOST
     ]
     if parts:
         yield (
-            f"GPUs wait for the host in {', '.join(parts)}: measured hosts launch in times up to "
-            f"{slowest_over_fastest():.1f} to 1 (engine.host, vidur-pd list hosts)"
+            f"GPUs wait for the host in {', '.join(parts)}; of two measured hosts one may take up to "
+            f"{slowest_over_fastest():.1f} times as long to launch as the other (engine.host, vidur-pd list hosts)"
         )
 
 
