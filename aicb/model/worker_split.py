@@ -34,7 +34,7 @@ class WorkerSplit:
     attention: Partition
     ffn: Partition
     micro_batches: int = 2
-    """Into which batches are divided, as far as they have requests."""
+    """Micro-batches that a batch is divided into, fewer where it has fewer requests."""
     messages: Messages = "per_expert"
     shared_expert: SharedExpertPlace = "attention"
 
@@ -69,7 +69,7 @@ class WorkerSplit:
 
     @property
     def gpus(self) -> int:
-        """Of both kinds."""
+        """GPUs of both kinds of workers."""
         return self.attention.gpus + self.ffn.gpus
 
     def ffn_tokens(self, group_tokens: int) -> int:

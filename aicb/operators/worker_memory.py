@@ -36,7 +36,7 @@ from boundary.errors import InputError
 def attention_worker_memory(
     model: Model, split: WorkerSplit, precision: Precision, gpu: Gpu, limits: MemoryLimits
 ) -> InstanceMemory:
-    """Memory of an attention worker: KV gets what its weights, which are all but the feed-forward networks', leave.
+    """Memory of an attention worker: weights of all but the feed-forward networks, and KV in what they leave.
 
     Raises:
         InputError: weights, or these and all else, do not fit; the model cannot be divided this way.

@@ -31,7 +31,7 @@ from aicb.operators.operator import Communication, Operator, WorkerExchange
 
 
 def messages_in(split: WorkerSplit, *, is_decode: bool) -> Messages:
-    """Low-latency kernels are for decodes alone."""
+    """Messages of an exchange: low-latency kernels, which send one per expert, are for decodes alone."""
     return "per_worker" if split.messages == "per_expert" and not is_decode else split.messages
 
 

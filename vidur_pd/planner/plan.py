@@ -12,7 +12,7 @@ from vidur_pd.planner.planner import options_of, planner_class
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """Of a pool: instances at least, at most, and at the beginning."""
+    """Bounds of a pool: instances at least, at most, and at the beginning."""
 
     least: int
     most: int
@@ -21,13 +21,13 @@ class Bounds:
 
 @dataclass(frozen=True, slots=True)
 class FleetPlan:
-    """What a planner has to do with."""
+    """Fleet of a planner, as configured: what no run changes of it."""
 
     config: PlannerConfig
     bounds: dict[str, Bounds]
     """By name, of the pools that are planned."""
     twins: dict[str, str]
-    """A pool by name, and the one on whose GPUs it stands; empty where each has its own."""
+    """{pool: pool on whose GPUs it stands}; empty where each has GPUs of its own."""
 
 
 def plan_fleet(config: SimulationConfig) -> FleetPlan | None:

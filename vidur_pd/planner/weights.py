@@ -18,7 +18,7 @@ Loaded = Callable[[], None]
 
 
 class WeightLoader:
-    """Brings weights to the GPUs of instances."""
+    """Loads of weights that are under way, and the disks that they come from."""
 
     def __init__(
         self,
@@ -34,7 +34,7 @@ class WeightLoader:
         self._topology, self._network, self._loop, self._queue = topology, network, loop, queue
         self._under_way: dict[GraphHandle, tuple[Instance, Loaded]] = {}
         self._disk_free_ps: Counter[int] = Counter()
-        """By node: when its disk has read what it has been asked for."""
+        """By server: instant at which its disk has read all that it has been asked for."""
         self._from_peers = 0
         self.network_bytes = self.disk_bytes = 0
 
@@ -60,7 +60,7 @@ class WeightLoader:
         return True
 
     def _from_disk(self, instance: Instance, then: Loaded) -> None:
-        """The GPUs of a server share its disk, which reads for one instance after another."""
+        """Loads weights from disks. The GPUs of a server share one, which reads for one instance after another."""
         assert self._config.disk_gbytes_per_s is not None, "a disk is configured with weights"
         size_bytes, now_ps = self._weights_bytes(instance), self._queue.now_ps
         ps_per_byte = PS_PER_S / (self._config.disk_gbytes_per_s * 1e9)
@@ -72,7 +72,7 @@ class WeightLoader:
         self._queue.schedule(max(self._disk_free_ps[node] for node in nodes), Priority.DISPATCH, then)
 
     def _from_peer(self, instance: Instance, peers: Sequence[Instance], then: Loaded) -> bool:
-        """Each GPU from the one in its place; returns False where there is no path."""
+        """Loads weights of each GPU from the one in its place at a peer; returns False where there is no path."""
         peer = peers[self._from_peers % len(peers)]
         sizes = [self._weights_bytes(instance)] * len(instance.placement.gpus)
         graph = FlowGraph.from_lists(list(peer.placement.gpus), list(instance.placement.gpus), sizes)
