@@ -47,6 +47,11 @@ CASES: dict[str, tuple[list[dict[str, Any]], float, dict[str, Any]]] = {
         0.3,
         {"prompt": 20_000, "output": 800, "n": 40, "slo": {"ttft_s": 2.0, "tpot_s": 0.05}},
     ),
+    "host-bound": (
+        PD,
+        5,
+        {"model": "qwen3-0.6b", "prompt": 560, "output": 8, "n": 60, "slo": {"ttft_s": 0.01, "tpot_s": 1.0}},
+    ),
     "KV-bound": (
         [pool("p", "prefill", instances=2), pool("d", "decode", engine={"num_kv_blocks": 2000})],
         16,
@@ -84,6 +89,9 @@ GOLDEN = {
     "behind its decodes": "Misses the SLO: # % of the requests within their limits, wanted # %; limited by KV room (m)"
     ": requests wait for room: KV blocks are taken to # % on average, # % at most, while prompts are # % of its busy "
     "time. Next: more instances (cluster.pools.m.instances, now #), or fp# KV (engine.kv).",
+    "host-bound": "Misses the SLO: # % of the requests within their limits, wanted # %; limited by host (p): GPUs wait "
+    "for the host in # % of the time of prompts (MFU # %). Next: a faster host (engine.host), or more in an iteration "
+    "(engine.max_batched_tokens), or more instances (cluster.pools.p.instances, now #).",
     "KV-bound": "Overloaded: waiting grows by # s per second to the last arrival, so that the cluster keeps up "
     "with about # % of "
     "what arrives; misses the SLO: # % of the requests within their limits, wanted # %; limited by KV room (d): "
@@ -157,6 +165,7 @@ def test_the_limit_is_named_apart_from_the_sentence() -> None:
     assert limits == {
         "overloaded": Limit.PREFILL_COMPUTE,
         "refused": Limit.REFUSALS,
+        "host-bound": Limit.HOST,
         "KV-bound": Limit.KV_ROOM,
         "slot-bound": Limit.BATCH_SLOTS,
         "behind decode": Limit.KV_ROOM,
@@ -167,13 +176,14 @@ def test_the_limit_is_named_apart_from_the_sentence() -> None:
 
 
 def test_what_limits_is_what_helps() -> None:
-    """The advice, followed: twice the prefill instances, eight times the NIC, room for KV, all slots: all serve more
-    in time."""
+    """The advice, followed: twice the prefill instances, eight times the NIC, room for KV, all slots, a host that takes
+    no time: all serve more in time."""
     followed: dict[str, tuple[list[dict[str, Any]], dict[str, Any]]] = {
         "overloaded": ([pool("p", "prefill", instances=2), pool("d", "decode")], {}),
         "KV-bound": ([pool("p", "prefill", instances=2), pool("d", "decode")], {}),
         "slot-bound": ([pool("p", "prefill", instances=2), pool("d", "decode")], {}),
         "behind its decodes": ([pool("m", "mixed", engine={"num_kv_blocks": 8400})], {}),
+        "host-bound": (PD, {"engine": NO_HOST}),
         "link-bound": (PD, {"topology": {**NIC_25G, "nic": "200Gbps"}}),
     }
     for case, (pools, changed) in followed.items():

@@ -46,6 +46,7 @@ class Limit(StrEnum):
     COLLECTIVES = "collectives"
     KV_TRANSFER = "KV transfer"
     PIPELINE = "pipeline"
+    HOST = "host"
     FRONTEND = "frontend"
     FAULTS = "faults"
     REFUSALS = "refusals"
@@ -173,12 +174,23 @@ def _behind_its_decodes(pool: PoolSummary) -> Found | None:
     return Found(found.limit, found.where, reason, found.advice)
 
 
+def _host(pool: PoolSummary, share: float | None, kind: str) -> Found | None:
+    """Iterations of a kind are mostly exposed host time: neither more FLOPs nor more memory bandwidth shorten them."""
+    if (share or 0.0) < NEAR_ROOF:
+        return None
+    reason = f"GPUs wait for the host in {percent(share)} of the time of {kind} (MFU {percent(pool.mfu)})"
+    advice = f"a faster host (engine.host), or more in an iteration (engine.max_batched_tokens), or {_more(pool)}"
+    return Found(Limit.HOST, pool.name, reason, advice)
+
+
 def _before_prefill(pool: PoolSummary) -> Found:
     if found := _uneven(pool) or _full(pool) or _behind_its_decodes(pool):
         return found
     if (pool.communication_share or 0.0) >= MUCH_COMMUNICATION:
         reason = f"collectives take {percent(pool.communication_share)} of its busy time"
         return Found(Limit.COLLECTIVES, pool.name, reason, "fewer ranks in a group, or faster links")
+    if found := _host(pool, pool.prompts_host_share, "prompts"):
+        return found
     busy = pool.busy_share if pool.busy_under_load is None else pool.busy_under_load
     reason = f"prompts queue, and {pool.name} is busy {percent(busy)} of the time in which they arrive"
     if (busy or 0.0) < NEAR_ROOF:
@@ -187,6 +199,8 @@ def _before_prefill(pool: PoolSummary) -> Found:
 
 
 def _prefill_itself(pool: PoolSummary) -> Found:
+    if found := _host(pool, pool.prompts_host_share, "prompts"):
+        return found
     reason = f"prompts take that long by themselves (MFU {percent(pool.mfu)})"
     advice = f"prompts over more GPUs ({_field(pool, 'tp')}, now {pool.tp}), or a faster GPU"
     return Found(Limit.PREFILL_COMPUTE, pool.name, reason, advice)
@@ -214,6 +228,8 @@ def _decode(pool: PoolSummary) -> Found:
         reason = f"{percent(pool.prompts_share)} of its busy time are iterations that compute prompts as well"
         advice = "smaller chunks (engine.max_batched_tokens), or prefill and decode on instances of their own"
         return Found(Limit.PROMPTS_IN_DECODES, pool.name, reason, advice)
+    if found := _host(pool, pool.decodes_host_share, "decodes"):
+        return found
     batch = f"a rank decodes {pool.batch_mean:.0f} requests a step" if pool.batch_mean is not None else "decodes"
     roofs = f"memory bandwidth {percent(pool.memory_use)}, MFU {percent(pool.mfu)}"
     memory, compute = pool.memory_use or 0.0, pool.mfu or 0.0
