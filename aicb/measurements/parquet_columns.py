@@ -5,15 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from boundary import arrow_columns
+from boundary.arrow_columns import cells, is_valid
 from boundary.errors import InputError
 
 _NOTHING = np.array(None)
-Cell = TypeVar("Cell", np.int32, np.int64, np.float64)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -44,7 +45,7 @@ class ParquetColumns:
         table = content.read(columns=[*texts, *numbers], use_threads=False)  # read_table imports datasets, 0.2 s
         columns = cls(
             {name: _text(table[name].combine_chunks()) for name in texts},
-            {name: _number(table[name].combine_chunks()) for name in numbers},
+            {name: arrow_columns.numbers(table[name]) for name in numbers},
         )
         del table, content
         pa.default_memory_pool().release_unused()
@@ -70,33 +71,8 @@ class ParquetColumns:
         return cells
 
 
-# Arrow's own conversions import pandas (0.3 s, 40 MB), its casts and tests for empty cells its compute functions
-# (0.03 s): both are avoided for the types that tables have. pyarrow has no types: its arrays are ``Any`` here.
-
-
 def _text(column: Any) -> tuple[NDArray[np.int32], list[str]]:
     column = column if hasattr(column, "dictionary") else column.cast("string").dictionary_encode()  # no cell has any
     values = [*column.dictionary.to_pylist(), ""]
-    places = np.where(_is_valid(column), _cells(column.indices, np.int32), len(values) - 1)
+    places = np.where(is_valid(column), cells(column.indices, np.int32), len(values) - 1)
     return places.astype(np.int32), values
-
-
-def _number(column: Any) -> NDArray[np.float64]:
-    if column.type == "int64":
-        return np.where(_is_valid(column), _cells(column, np.int64), np.nan)
-    column = column if column.type == "double" else column.cast("float64")
-    return np.where(_is_valid(column), _cells(column, np.float64), np.nan)
-
-
-def _is_valid(column: Any) -> NDArray[np.bool_]:
-    """[rows] from Arrow's bitmap, least significant bit first; an array without empty cells has none."""
-    if not column.null_count:
-        return np.ones(len(column), dtype=np.bool_)
-    bits = np.unpackbits(np.frombuffer(column.buffers()[0], dtype=np.uint8), bitorder="little")
-    return bits[column.offset : column.offset + len(column)].astype(np.bool_)
-
-
-def _cells(column: Any, dtype: type[Cell]) -> NDArray[Cell]:
-    """[rows] what the array holds, whatever where it is empty."""
-    buffer = column.buffers()[1] if len(column) else b""
-    return np.frombuffer(buffer, dtype=dtype)[column.offset : column.offset + len(column)]
