@@ -14,6 +14,7 @@ import pytest
 from boundary.errors import InputError
 from tests.forked_commands import run_forked
 from tests.integration.small_runs import config, pool, requests
+from tests.vidur_pd.report.report_table import table_of
 from vidur_pd.report.load import read_run
 from vidur_pd.report.waterfall import _host_notes, waterfall
 from vidur_pd.simulation.api import simulate
@@ -43,7 +44,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_every_picosecond_of_a_request_is_in_its_waterfall(folder: Path) -> None:
     run = read_run(folder)
-    for name in run.requests["request_id"]:
+    for name in run.requests.words["request_id"]:
         found = waterfall(run, str(name))
         assert sum(step.took_ps for step in found.steps) == found.e2e_ps
         ends_s = [step.begin_s + step.took_s for step in found.steps]
@@ -78,10 +79,11 @@ def test_chunks_of_a_prompt_are_those_of_its_batches(folder: Path) -> None:
 
 def test_waits_for_the_host_are_said_of_compute() -> None:
     """Iterations of a prompt that is launched in longer than it computes: what they wait in all, and not of another."""
-    steps = pd.DataFrame({"start_s": [0.0, 0.2], "end_s": [0.1, 0.3], "host_s": [0.03, 0.012]})
-    assert _host_notes(steps) == ("42 ms of these iterations GPUs wait for the host",)
-    assert _host_notes(steps.assign(host_s=1e-4)) == ()
-    assert _host_notes(steps.drop(columns="host_s")) == ()
+    spans = {"start_s": [0.0, 0.2], "end_s": [0.1, 0.3]}
+    said = _host_notes(table_of(spans | {"host_s": [0.03, 0.012]}, ()))
+    assert said == ("42 ms of these iterations GPUs wait for the host",)
+    assert _host_notes(table_of(spans | {"host_s": [1e-4, 1e-4]}, ())) == ()
+    assert _host_notes(None) == ()
 
 
 def test_the_command_prints_the_waterfall_and_refuses_what_is_not_there(folder: Path) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.vidur_pd.report.report_table import LINK_WORDS, table_of
 from vidur_pd.config.file import load_config
 from vidur_pd.metrics.result import Result
 from vidur_pd.report.figures_coupling import link_heat_map
@@ -62,7 +63,7 @@ def test_the_links_log_shows_the_uplinks_as_the_full_ones(oversubscribed: Result
         table.groupby(["kind", "link"])["carried_bytes"].sum() / table.groupby(["kind", "link"])["capacity_bps"].max()
     )
     assert str(means.idxmax()[0]) == "fabric"
-    chart = link_heat_map(table.astype({"link": "category", "kind": "category"}))
+    chart = link_heat_map(table_of(columns, LINK_WORDS))
     assert chart is not None
     assert "spine0" in chart.figure_json
 

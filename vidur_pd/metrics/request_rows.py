@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from numpy.typing import NDArray
 
+from boundary.arrow_columns import arrow_column
 from vidur_pd._core import seconds_texts
-from vidur_pd.metrics.columns import TEXT, Column, values_of
+from vidur_pd.metrics.columns import Column, values_of
 from vidur_pd.metrics.quantities import PS_PER_S
 from vidur_pd.metrics.request_figures import NEVER, request_columns_of
 from vidur_pd.metrics.requests import RequestTable
@@ -40,18 +41,16 @@ def request_columns(table: RequestTable) -> dict[str, pa.Array[Any]]:
 
     What does not apply is null, and empty text in names of instances.
     """
-    import pyarrow as pa
-
     found: dict[str, pa.Array[Any]] = {}
     for column in request_columns_of(table):
         values = column.values(table)
         if column.is_text:
-            found[column.name] = pa.array(values, pa.string() if column.unit == TEXT else None)
+            found[column.name] = arrow_column(values)
             continue
         absent = values == NEVER
-        found[column.name] = pa.array(values / PS_PER_S if column.unit == "s" else values, mask=absent)
+        found[column.name] = arrow_column(values / PS_PER_S if column.unit == "s" else values, absent)
         if column.is_exact:
-            found[column.name.removesuffix("_s") + "_ps"] = pa.array(values, mask=absent)
+            found[column.name.removesuffix("_s") + "_ps"] = arrow_column(values, absent)
     return found
 
 

@@ -6,8 +6,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-import numpy as np
-
+from boundary.arrow_columns import arrow_table
 from vidur_pd.metrics.attribution import attribution_columns
 from vidur_pd.metrics.iterations import Columns
 from vidur_pd.metrics.records import REQUESTS_AT_ONCE
@@ -17,18 +16,6 @@ from vidur_pd.metrics.requests import RequestTable
 if TYPE_CHECKING:
     import pyarrow as pa
     import pyarrow.parquet as pq
-
-
-def arrow_table(columns: dict[str, Any]) -> pa.Table:
-    """Columns as Arrow has them; objects are text, also where there are none."""
-    import pyarrow as pa
-
-    def is_text(column: Any) -> bool:
-        return isinstance(column, np.ndarray) and column.dtype.kind == "O"
-
-    return pa.table(
-        {name: pa.array(column, pa.string()) if is_text(column) else column for name, column in columns.items()}
-    )
 
 
 def parquet_options(schema: pa.Schema) -> dict[str, Any]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-import pandas as pd
 from markupsafe import Markup
 
 from vidur_pd.report.charts import Chart, Frame, axis, draw, label, scatter
@@ -14,10 +13,10 @@ from vidur_pd.report.figures_latency import (
     LATENCIES,
     distribution_chart,
     latency_curves,
+    mean_stages,
     queue_note,
     stage_bars,
     ttft_stages,
-    visible_stages,
 )
 from vidur_pd.report.figures_load import output_rate_comparison
 from vidur_pd.report.headline import ESTIMATES_WARNING_SHARE
@@ -132,11 +131,12 @@ def _common(values: Sequence[float | None]) -> float | None:
 
 
 def _stage_chart(runs: Sequence[RunOutput]) -> Chart | None:
-    served = [(run.label, run.completed.dropna(subset=["first_token_at_s"])) for run in runs]
-    means = pd.DataFrame({name: ttft_stages(completed).mean() for name, completed in served if len(completed)})
-    if means.empty:
+    served = {run.label: run.completed for run in runs}
+    served = {name: completed.rows(completed.known("first_token_at_s")) for name, completed in served.items()}
+    groups = {name: ttft_stages(completed) for name, completed in served.items() if len(completed)}
+    if not groups:
         return None
-    means = visible_stages(means)
+    means = mean_stages(groups)
     reading = "Mean time in each stage of TTFT: the piece that grows from one run to the next is what the change cost."
     reading += queue_note(runs)
     frame = Frame("ttft-stages", "Where TTFT goes", reading, height_px=150 + 46 * len(runs), is_wide=True)

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import numpy as np
-import pandas as pd
 from markupsafe import Markup
 from numpy.typing import NDArray
 
 from vidur_pd.metrics.summary import NetworkSummary, Summary
 from vidur_pd.report.charts import ROW_FONT, Chart, Frame, axis, bars, draw, heat_map, label, rows_axis
 from vidur_pd.report.colours import FAINT
-from vidur_pd.report.figures_network import BITS_PER_BYTE, measure_words, window_edges
+from vidur_pd.report.figures_network import BITS_PER_BYTE, link_windows, measure_words, window_edges
 from vidur_pd.report.series import Floats, Intervals, spread
+from vidur_pd.report.table import Table, distinct
 from vidur_pd.report.text import count, digits, percent, table_html
 
 MOST_LINKS = 24
@@ -41,18 +41,18 @@ SOURCES = {
 }
 
 
-def link_heat_map(links: pd.DataFrame) -> Chart | None:
+def link_heat_map(links: Table) -> Chart | None:
     """Use over time of the fullest links between nodes, all traffic together."""
-    outside = links[~links["kind"].astype(str).isin(INSIDE_NODES)]
-    if outside.empty:
+    outside = links.rows(~links.words["kind"].are(*INSIDE_NODES))
+    if not len(outside):
         return None
     edges = window_edges(outside)
-    codes, names = pd.factorize(outside["link"].astype(str))
-    known = outside.drop_duplicates("link")
-    use = _use(outside, codes, known["capacity_bps"].to_numpy(dtype=float), edges)
+    first, codes = distinct(outside.words["link"].codes)
+    known = outside.rows(first)
+    use = _use(outside, codes, known["capacity_bps"], edges)
     rows = np.argsort(-use.max(axis=1), kind="stable")[:MOST_LINKS]
     rows = rows[np.argsort(-use[rows].mean(axis=1), kind="stable")]
-    titles = [f"{src} → {dst}" for src, dst in known[["src", "dst"]].astype(str).to_numpy()]
+    titles = [f"{src} → {dst}" for src, dst in zip(known.words["src"], known.words["dst"], strict=True)]
     _, inside = measure_words(outside)
     trace = heat_map(
         edges,
@@ -63,7 +63,7 @@ def link_heat_map(links: pd.DataFrame) -> Chart | None:
         hovertemplate="%{y}: %{z:.0f} % at %{x:.4g} s<extra></extra>",
     )
     what = "offered most" if inside == "offered load" else "full"
-    shown = "" if len(rows) == len(names) else f" The {len(rows)} with the fullest windows of {len(names)}."
+    shown = "" if len(rows) == len(known) else f" The {len(rows)} with the fullest windows of {len(known)}."
     frame = Frame(
         "links-heat",
         f"Which links are {what}, and when",
@@ -74,13 +74,14 @@ def link_heat_map(links: pd.DataFrame) -> Chart | None:
     return draw(frame, [trace], axis("Simulated time (s)"), rows_axis(tickfont=ROW_FONT))
 
 
-def _use(links: pd.DataFrame, codes: NDArray[np.int64], capacity_bps: NDArray[np.float64], edges: Floats) -> Floats:
+def _use(links: Table, codes: NDArray[np.int64], capacity_bps: NDArray[np.float64], edges: Floats) -> Floats:
     """[links, bins] bits over what links could carry then."""
-    starts, ends = links["window_start_s"].to_numpy(), links["window_end_s"].to_numpy()
+    starts, ends = links["window_start_s"], links["window_end_s"]
     windows = Intervals(starts, ends, codes, len(capacity_bps))
-    bits = spread(windows, links["carried_bytes"].to_numpy() * BITS_PER_BYTE, edges)
-    lacking = capacity_bps[codes] * (ends - starts) - links["capacity_bytes"].to_numpy() * BITS_PER_BYTE
-    is_first = ~links.duplicated(["link", "window_start_s"]).to_numpy()  # of the classes of traffic in a window
+    bits = spread(windows, links["carried_bytes"] * BITS_PER_BYTE, edges)
+    lacking = capacity_bps[codes] * (ends - starts) - links["capacity_bytes"] * BITS_PER_BYTE
+    is_first = np.zeros(len(links), dtype=np.bool_)  # of the classes of traffic in a window
+    is_first[link_windows(links)[0]] = True
     possible = np.diff(edges) * capacity_bps[:, None] - spread(windows, lacking * is_first, edges)
     return bits / possible
 

@@ -34,7 +34,7 @@ NETWORK_COLOUR = "#8e4ec6"
 def fault_timeline(run: RunOutput) -> Chart | None:
     """Output tokens per second and mean TTFT by arrival, with every fault as a shaded interval."""
     events = () if run.summary.faults is None else run.summary.faults.events
-    if not events or run.requests.empty:
+    if not events or not len(run.requests):
         return None
     edges = time_edges(run.span_s, at_most=80)
     end_s = float(edges[-1])
@@ -73,8 +73,9 @@ def fault_timeline(run: RunOutput) -> Chart | None:
 
 def _mean_ttft(run: RunOutput, edges: Floats) -> Floats:
     """[bins] NaN where no completed request arrived."""
-    known = run.completed.dropna(subset=["ttft_s"])
-    arrived, ttft = known["arrived_at_s"].to_numpy(dtype=float), known["ttft_s"].to_numpy(dtype=float)
+    completed = run.completed
+    known = completed.known("ttft_s")
+    arrived, ttft = completed["arrived_at_s"][known], completed["ttft_s"][known]
     counts, _ = np.histogram(arrived, edges)
     sums, _ = np.histogram(arrived, edges, weights=ttft)
     mean: Floats = np.divide(sums, counts, out=np.full(len(counts), np.nan), where=counts > 0)

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import pandas as pd
 
 from vidur_pd.report.charts import (
     ROW_FONT,
@@ -24,6 +23,7 @@ from vidur_pd.report.charts import (
 )
 from vidur_pd.report.colours import fainter, pool_colours
 from vidur_pd.report.series import Floats, Intervals, Spreading, middles, thin, time_edges, without_overlap
+from vidur_pd.report.table import Table, distinct
 
 MOST_LINES_PER_POOL = 6
 MOST_HEAT_ROWS = 320
@@ -51,20 +51,19 @@ class Activity:
         return [place for place, name in enumerate(self.pools) if name == pool]
 
 
-def measure_activity(iterations: pd.DataFrame, pool_order: Sequence[str], span_s: tuple[float, float]) -> Activity:
+def measure_activity(iterations: Table, pool_order: Sequence[str], span_s: tuple[float, float]) -> Activity:
     """Aggregates the iterations of a run; instances are ordered by pool, then by number."""
-    pairs = iterations[["instance", "pool"]].drop_duplicates().astype(str)
+    instance, pool = iterations.words["instance"], iterations.words["pool"]
+    first, _ = distinct(instance.codes.astype(np.int64) * len(pool.names) + pool.codes)
     known = {name: place for place, name in enumerate(pool_order)}
     ordered = sorted(
-        zip(pairs["instance"], pairs["pool"], strict=True),
+        ((instance[row], pool[row]) for row in first.tolist()),
         key=lambda pair: (known.get(pair[1], len(known)), pair[1], _natural(pair[0])),
     )
     names = [name for name, _ in ordered]
-    categories = [str(name) for name in iterations["instance"].cat.categories]
     place_of = {name: place for place, name in enumerate(names)}
-    rows = np.array([place_of.get(name, 0) for name in categories], dtype=np.int64)[iterations["instance"].cat.codes]
-    starts, ends = iterations["start_s"].to_numpy(), iterations["end_s"].to_numpy()
-    held = without_overlap(Intervals(starts, ends, rows, len(names)))
+    rows = np.array([place_of.get(name, 0) for name in instance.names], dtype=np.int64)[instance.codes]
+    held = without_overlap(Intervals(iterations["start_s"], iterations["end_s"], rows, len(names)))
     lengths = held.ends_s - held.starts_s
     edges = time_edges(span_s)
 
@@ -75,15 +74,15 @@ def measure_activity(iterations: pd.DataFrame, pool_order: Sequence[str], span_s
 
     widths = np.diff(edges)
     busy = over_bins.of(lengths)
-    total = iterations["kv_blocks_total"].to_numpy()
-    use = np.divide(iterations["kv_blocks_used"].to_numpy(), total, out=np.zeros_like(total), where=total > 0)
+    total = iterations["kv_blocks_total"]
+    use = np.divide(iterations["kv_blocks_used"], total, out=np.zeros_like(total), where=total > 0)
     return Activity(
         instances=tuple(names),
         pools=tuple(pool for _, pool in ordered),
         edges_s=edges,
         busy_share=np.minimum(busy / widths, 1.0),
-        waiting=held_seconds(iterations["waiting"].to_numpy()) / widths,
-        running=held_seconds(iterations["running"].to_numpy()) / widths,
+        waiting=held_seconds(iterations["waiting"]) / widths,
+        running=held_seconds(iterations["running"]) / widths,
         kv_use=np.divide(held_seconds(use), busy, out=np.full_like(busy, np.nan), where=busy > 1e-9 * widths),
     )
 

@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import pandas as pd
 
 from vidur_pd.metrics.summary import Histogram
 from vidur_pd.report.charts import (
@@ -26,6 +25,8 @@ from vidur_pd.report.charts import (
 from vidur_pd.report.colours import STAGE_COLOURS, series_colour
 from vidur_pd.report.load import RunOutput
 from vidur_pd.report.series import MOST_CURVE_POINTS, Floats, cumulative_curve, thin
+from vidur_pd.report.stacks import Stacks
+from vidur_pd.report.table import Table
 
 TTFT_BANDS = ((0, 50), (50, 90), (90, 99), (99, 100))
 LOG_AXIS_RATIO = 8.0
@@ -47,9 +48,8 @@ class Curve:
     """Whether it passes through some of the values only."""
 
 
-def sample_curve(name: str, values: pd.Series[float]) -> Curve:
-    sample = np.asarray(values, dtype=np.float64)
-    return Curve(name, *cumulative_curve(sample), is_thinned=bool(np.isfinite(sample).sum() > MOST_CURVE_POINTS))
+def sample_curve(name: str, values: Floats) -> Curve:
+    return Curve(name, *cumulative_curve(values), is_thinned=bool(np.isfinite(values).sum() > MOST_CURVE_POINTS))
 
 
 def histogram_curve(name: str, histogram: Histogram) -> Curve:
@@ -151,61 +151,64 @@ def _is_wide(curve: Curve) -> bool:
 
 def ttft_over_time(run: RunOutput) -> Chart | None:
     """One point per completed request at its arrival."""
-    completed = run.completed[["request_id", "arrived_at_s", "ttft_s"]].dropna(subset=["ttft_s"])
-    if completed.empty:
+    completed = run.completed
+    rows = np.flatnonzero(completed.known("ttft_s"))
+    if not len(rows):
         return None
-    completed = completed.sort_values("arrived_at_s", kind="stable")
-    shown = completed.iloc[thin(len(completed))]
+    rows = rows[np.argsort(completed["arrived_at_s"][rows], kind="stable")]
+    ttft_s, shown = completed["ttft_s"][rows], rows[thin(len(rows))]
     trace = scatter(
-        shown["arrived_at_s"],
-        shown["ttft_s"],
+        completed["arrived_at_s"][shown],
+        completed["ttft_s"][shown],
         mode="markers",
         marker={"color": series_colour(0), "size": 4, "opacity": 0.55},
-        text=[label(name) for name in shown["request_id"]],
+        text=[label(name) for name in completed.words["request_id"].rows(shown)],
         hovertemplate="request %{text}<br>arrived %{x:.4g} s, TTFT %{y:.4g} s<extra></extra>",
         showlegend=False,
     )
-    low, high = completed["ttft_s"].quantile(0.01), completed["ttft_s"].max()
+    low, high = np.percentile(ttft_s, 1), ttft_s.max()
     slo = run.summary.slo.ttft_s
     if low > 0 and high > LOG_AXIS_RATIO * low:
-        y_axis = log_axis("TTFT (s)", completed["ttft_s"], [near_slo(slo, high) or 0.0])
+        y_axis = log_axis("TTFT (s)", ttft_s, [near_slo(slo, high) or 0.0])
     else:
         y_axis = axis("TTFT (s)", rangemode="tozero")
-    sampled = "" if len(shown) == len(completed) else f" {len(shown):,} of {len(completed):,} requests shown."
+    sampled = "" if len(shown) == len(rows) else f" {len(shown):,} of {len(rows):,} requests shown."
     reading = f"A cloud that rises to the right means that load exceeds capacity and queues grow.{sampled}"
     frame = Frame("ttft-time", "TTFT over the run", reading, is_wide=True)
     return draw(frame, [trace], axis("Arrival (s)"), y_axis, **slo_mark(slo, high, "s", y_axis, is_vertical=False))
 
 
-def ttft_stages(completed: pd.DataFrame) -> pd.DataFrame:
-    """TTFT of each request cut into consecutive stages, in seconds; the columns sum to ``ttft_s``.
+def ttft_stages(completed: Table) -> Floats:
+    """[stages, requests] TTFT of each request cut into consecutive stages, in seconds, which sum to ``ttft_s``.
 
     Stages after the first token count zero: where the prefill side delivers it, the KV transfer delays the second
     token instead. A transfer that starts before the prefill ends (layer-wise) counts only what outlasts the prefill.
     """
-    first = completed["first_token_at_s"].to_numpy(dtype=float)
-    stamps = [completed["arrived_at_s"].to_numpy(dtype=float)]
+    first = completed["first_token_at_s"]
+    stamps = [completed["arrived_at_s"]]
     for column in ("scheduled_at_s", "prefill_completed_at_s", "kv_sent_at_s", "kv_arrived_at_s"):
-        stamp = np.minimum(completed[column].to_numpy(dtype=float), first)
+        stamp = np.minimum(completed[column], first)
         stamps.append(np.fmax(stamps[-1], stamp))  # an empty stamp (no transfer) leaves the previous one
     stamps.append(first)
-    return pd.DataFrame(np.diff(np.stack(stamps, axis=1), axis=1), columns=list(STAGE_COLOURS), index=completed.index)
+    return np.diff(np.stack(stamps), axis=0)
 
 
 def ttft_stage_charts(run: RunOutput) -> list[Chart]:
     """Mean stage times over all requests and over bands of TTFT, in seconds and as shares."""
-    completed = run.completed.dropna(subset=["ttft_s", "first_token_at_s"])
-    if completed.empty:
+    completed = run.completed
+    completed = completed.rows(completed.known("ttft_s", "first_token_at_s"))
+    if not len(completed):
         return []
     stages = ttft_stages(completed)
-    rank = completed["ttft_s"].rank(method="first").to_numpy() / len(completed) * 100
-    groups = {"all": stages.mean()}
+    rank = np.empty(len(completed))
+    rank[np.argsort(completed["ttft_s"], kind="stable")] = np.arange(1, len(completed) + 1)
+    rank = rank / len(completed) * 100
+    groups = {"all": stages}
     for low, high in TTFT_BANDS:
-        band = stages[(rank > low) & (rank <= high)]
-        if len(band):
-            groups[f"p{low}–p{high}"] = band.mean()
-    means = pd.DataFrame(groups)
-    means = visible_stages(means)
+        is_in_band = (rank > low) & (rank <= high)
+        if is_in_band.any():
+            groups[f"p{low}–p{high}"] = stages[:, is_in_band]
+    means = mean_stages(groups)
     absolute = Frame(
         "ttft-stages",
         "Where TTFT goes",
@@ -213,13 +216,12 @@ def ttft_stage_charts(run: RunOutput) -> list[Chart]:
         + queue_note([run]),
     )
     reading = "The same stages as a share of TTFT."
-    if completed["kv_arrived_at_s"].notna().any() and not stages["KV transfer"].any():
+    if completed.known("kv_arrived_at_s").any() and not stages[list(STAGE_COLOURS).index("KV transfer")].any():
         reading += " First tokens come from the prefill side, so KV time delays the second token instead."
     relative = Frame("ttft-stage-shares", "Where TTFT goes, as a share", reading)
-    shares = means / means.sum(axis=0) * 100
     return [
         stage_bars(means, absolute, "Mean time (s)", "s"),
-        stage_bars(shares, relative, "Share of TTFT (%)", "%"),
+        stage_bars(means.over(means.whole, 100), relative, "Share of TTFT (%)", "%"),
     ]
 
 
@@ -247,22 +249,28 @@ def _request_latency_ms(run: RunOutput) -> float | None:
     return float(given) if isinstance(given, int | float) else None
 
 
-def visible_stages(means: pd.DataFrame) -> pd.DataFrame:
-    """Without the stages (rows) that take less than a thousandth of every column, such as KV in a co-located run."""
-    return means[(means > means.sum(axis=0) * 1e-3).any(axis=1)]
+def mean_stages(groups: Mapping[str, Floats]) -> Stacks:
+    """Means over the requests of each group, from their `ttft_stages`.
+
+    Stages that take less than a thousandth of every group, such as KV in a co-located run, are left out.
+    """
+    means = np.array([stages.mean(axis=1) for stages in groups.values()]).T
+    stacks = Stacks(tuple(groups), dict(zip(STAGE_COLOURS, means, strict=True)))
+    least = stacks.whole * 1e-3
+    return stacks.only([stage for stage, values in stacks.parts.items() if (values > least).any()])
 
 
-def stage_bars(means: pd.DataFrame, frame: Frame, x_title: str, unit: str) -> Chart:
-    """Horizontal bars, one per column of ``means``, stacked over its rows (the stages)."""
+def stage_bars(means: Stacks, frame: Frame, x_title: str, unit: str) -> Chart:
+    """Horizontal bars, stacked over the stages."""
     traces = [
         bars(
             values,
-            [label(str(name)) for name in means.columns],
-            name=str(stage),
-            marker={"color": STAGE_COLOURS[str(stage)]},
+            [label(name) for name in means.names],
+            name=stage,
+            marker={"color": STAGE_COLOURS[stage]},
             hovertemplate=f"{stage}: %{{x:.4g}} {unit}<extra>%{{y}}</extra>",
         )
-        for stage, values in means.iterrows()
+        for stage, values in means.parts.items()
     ]
     return draw(frame, traces, axis(x_title), rows_axis(), barmode="stack", bargap=0.35)
 
@@ -274,6 +282,6 @@ def slo_shares(run: RunOutput) -> tuple[float | None, float | None]:
     if not total:
         return None, None
     ttft_met = None if summary.slo.ttft_s is None else float((completed["ttft_s"] <= summary.slo.ttft_s).sum()) / total
-    tpot = completed["tpot_s"].fillna(0.0)
+    tpot = np.nan_to_num(completed["tpot_s"])
     tpot_met = None if summary.slo.tpot_s is None else float((tpot <= summary.slo.tpot_s).sum()) / total
     return ttft_met, tpot_met

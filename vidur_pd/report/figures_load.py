@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-import pandas as pd
 
 from vidur_pd.report.charts import Chart, Frame, axis, draw, label, scatter, time_axis
 from vidur_pd.report.colours import series_colour
 from vidur_pd.report.load import RunOutput
 from vidur_pd.report.series import Floats, Intervals, middles, spread, time_edges
+from vidur_pd.report.table import Table
 
 
 def token_rates(run: RunOutput, edges: Floats) -> tuple[Floats, Floats]:
@@ -25,16 +25,17 @@ def token_rates(run: RunOutput, edges: Floats) -> tuple[Floats, Floats]:
     return prompts, outputs
 
 
-def _rate(requests: pd.DataFrame, start: str, end: str, tokens: str, edges: Floats) -> Floats:
-    known = requests[[start, end, tokens]].dropna()
-    starts, ends, amounts = (known[name].to_numpy(dtype=float) for name in (start, end, tokens))
-    whole = Intervals(starts, ends, np.zeros(len(known), dtype=np.int64), 1)
+def _rate(requests: Table, start: str, end: str, tokens: str, edges: Floats) -> Floats:
+    names = (start, end, tokens)
+    known = requests.known(*names)
+    starts, ends, amounts = (requests[name][known] for name in names)
+    whole = Intervals(starts, ends, np.zeros(len(starts), dtype=np.int64), 1)
     return np.asarray(spread(whole, amounts, edges)[0] / np.diff(edges))
 
 
 def throughput_charts(run: RunOutput) -> list[Chart]:
     """Input and output tokens per second."""
-    if run.completed.empty:
+    if not len(run.completed):
         return []
     edges = time_edges(run.span_s)
     readings = {
@@ -64,7 +65,7 @@ def arrivals_chart(run: RunOutput) -> Chart | None:
     traces = []
     stamps = {"arrived": run.requests["arrived_at_s"], "completed": run.completed["completed_at_s"]}
     for place, (name, values) in enumerate(stamps.items()):
-        counts, _ = np.histogram(values.dropna(), edges)
+        counts, _ = np.histogram(values[~np.isnan(values)], edges)
         if not counts.any():
             continue
         trace = scatter(
@@ -87,7 +88,7 @@ def output_rate_comparison(runs: Sequence[RunOutput]) -> Chart | None:
     """Output tokens per second of several runs on one time axis."""
     traces = []
     for place, run in enumerate(runs):
-        if run.completed.empty:
+        if not len(run.completed):
             continue
         edges = time_edges(run.span_s)
         trace = scatter(

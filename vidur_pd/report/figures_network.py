@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 from typing import cast
 
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
 
 from vidur_pd.metrics.summary import PoolSummary
 from vidur_pd.report.charts import Chart, Frame, Trace, axis, draw, label, log_axis, scatter, time_axis
 from vidur_pd.report.colours import FAINT, LINK_COLOURS, series_colour
 from vidur_pd.report.load import RunOutput
-from vidur_pd.report.series import Floats, Intervals, cumulative_curve, middles, spread, thin
+from vidur_pd.report.series import Floats, Intervals, Ints, cumulative_curve, middles, spread, thin
+from vidur_pd.report.table import Table, Words, distinct, greatest, sums
 from vidur_pd.report.text import duration
 
 BITS_PER_BYTE = 8
@@ -40,12 +41,12 @@ OFFERED_MEANING = (
 )
 
 
-def is_offered(links: pd.DataFrame) -> bool:
+def is_offered(links: Table) -> bool:
     """Some of what is shown is not what links carry but what they are offered (``metrics/links.py``)."""
-    return bool((links["measure"] == "offered").any())
+    return bool(links.words["measure"].are("offered").any())
 
 
-def measure_words(links: pd.DataFrame) -> tuple[str, str]:
+def measure_words(links: Table) -> tuple[str, str]:
     """What the table measures, at the head of a line and inside one."""
     return ("Offered load", "offered load") if is_offered(links) else ("Use", "use")
 
@@ -67,28 +68,34 @@ class LinkUse:
     collective_bytes: float
 
 
-def window_edges(links: pd.DataFrame) -> Floats:
+def window_edges(links: Table) -> Floats:
     """The windows of the file as bins, or equal bins where there are too many of them."""
     edges = np.unique(np.concatenate([links["window_start_s"], links["window_end_s"]]))
     return edges if len(edges) <= MOST_WINDOWS else np.linspace(edges[0], edges[-1], MOST_WINDOWS + 1)
 
 
-def mean_use_chart(links: pd.DataFrame) -> Chart:
+def mean_use_chart(links: Table) -> Chart:
     """Use over time by kind of link and traffic class, over the links that carry any traffic."""
     edges = window_edges(links)
-    capacity = links.drop_duplicates("link").groupby("kind", observed=True)["capacity_bps"].sum()
+    kinds, traffics = links.words["kind"], links.words["traffic"]
+    first, _ = distinct(links.words["link"].codes)
+    capacity_bps = sums(kinds.codes[first], links["capacity_bps"][first], len(kinds.names))
     traces = []
-    for (kind, traffic), rows in links.groupby(["kind", "traffic"], observed=True):
-        starts, ends = rows["window_start_s"].to_numpy(), rows["window_end_s"].to_numpy()
-        whole = Intervals(starts, ends, np.zeros(len(rows), dtype=np.int64), 1)
-        bits = spread(whole, rows["carried_bytes"].to_numpy() * BITS_PER_BYTE, edges)[0]
+    for code, traffic_code in product(kinds.present(), traffics.present()):
+        rows = np.flatnonzero((kinds.codes == code) & (traffics.codes == traffic_code))
+        if not len(rows):
+            continue
+        kind, traffic = kinds.names[code], traffics.names[traffic_code]
+        windows = (links["window_start_s"][rows], links["window_end_s"][rows])
+        whole = Intervals(*windows, np.zeros(len(rows), dtype=np.int64), 1)
+        bits = spread(whole, links["carried_bytes"][rows] * BITS_PER_BYTE, edges)[0]
         name = f"{kind}, {'KV' if traffic == 'kv' else traffic}"
         trace = scatter(
             middles(edges),
-            bits / np.diff(edges) / float(capacity.loc[str(kind)]) * 100,
+            bits / np.diff(edges) / float(capacity_bps[code]) * 100,
             name=label(name),
             mode="lines",
-            line={"color": _link_colour(str(kind)), "width": 1.8, "dash": TRAFFIC_DASHES.get(str(traffic), "dash")},
+            line={"color": _link_colour(kind), "width": 1.8, "dash": TRAFFIC_DASHES.get(traffic, "dash")},
             hovertemplate=f"%{{y:.3g}} % at %{{x:.4g}} s<extra>{label(name)}</extra>",
         )
         traces.append(trace)
@@ -98,25 +105,23 @@ def mean_use_chart(links: pd.DataFrame) -> Chart:
     return draw(frame, traces, time_axis(edges), axis(f"{head} (%)", rangemode="tozero"), showlegend=True)
 
 
-def peak_use_chart(links: pd.DataFrame) -> Chart:
+def peak_use_chart(links: Table) -> Chart:
     """Use of the fullest link of each kind over time, all traffic together."""
     edges = window_edges(links)
-    windows = _window_use(links)
-    centre = (windows["window_start_s"] + windows["window_end_s"]) / 2
-    bins = np.clip(np.searchsorted(edges, centre, side="right") - 1, 0, len(edges) - 2)
-    fullest = windows.assign(bin=bins).groupby(["kind", "bin"], observed=True)["use"].max()
-    traces = []
-    for kind in fullest.index.get_level_values("kind").unique():
-        use = fullest.loc[kind].reindex(range(len(edges) - 1), fill_value=0.0)
-        trace = scatter(
+    first, use = _window_use(links)
+    kinds = links.words["kind"].rows(first)
+    fullest = _fullest(use, kinds, _middle_bins(links, edges)[first], len(edges) - 1)
+    traces = [
+        scatter(
             middles(edges),
-            use.to_numpy() * 100,
-            name=label(str(kind)),
+            np.nan_to_num(fullest[code]) * 100,
+            name=label(kinds.names[code]),
             mode="lines",
-            line={"color": _link_colour(str(kind)), "width": 1.8},
-            hovertemplate=f"%{{y:.3g}} % at %{{x:.4g}} s<extra>{label(str(kind))}</extra>",
+            line={"color": _link_colour(kinds.names[code]), "width": 1.8},
+            hovertemplate=f"%{{y:.3g}} % at %{{x:.4g}} s<extra>{label(kinds.names[code])}</extra>",
         )
-        traces.append(trace)
+        for code in kinds.present()
+    ]
     traces += _burst_traces(links, edges)
     width = duration(float(np.median(np.diff(edges))))
     waits = "Above" if is_offered(links) else "Near"
@@ -129,54 +134,69 @@ def peak_use_chart(links: pd.DataFrame) -> Chart:
     return draw(frame, traces, time_axis(edges), use_axis, showlegend=True)
 
 
-def _burst_traces(links: pd.DataFrame, edges: Floats) -> list[Trace]:
+def _burst_traces(links: Table, edges: Floats) -> list[Trace]:
     """The fullest burst of any link of a kind in each window; nothing for files without bursts."""
-    known = links.dropna(subset=["burst_use"])
-    centre = (known["window_start_s"] + known["window_end_s"]) / 2
-    bins = np.clip(np.searchsorted(edges, centre, side="right") - 1, 0, len(edges) - 2)
-    fullest = known.assign(bin=bins).groupby(["kind", "bin"], observed=True)["burst_use"].max()
+    kinds = links.words["kind"]
+    fullest = _fullest(links["burst_use"], kinds, _middle_bins(links, edges), len(edges) - 1)
     return [
         scatter(
-            middles(edges)[of_kind.index.get_level_values("bin")],
-            of_kind.to_numpy() * 100,
+            middles(edges)[is_known],
+            use[is_known] * 100,
             name=label(f"{kind}, fullest {BURST}"),
             mode="markers",
-            marker={"color": _link_colour(str(kind)), "size": 4, "opacity": 0.6},
-            hovertemplate=f"%{{y:.3g}} % for {BURST} around %{{x:.4g}} s<extra>{label(str(kind))}</extra>",
+            marker={"color": _link_colour(kind), "size": 4, "opacity": 0.6},
+            hovertemplate=f"%{{y:.3g}} % for {BURST} around %{{x:.4g}} s<extra>{label(kind)}</extra>",
         )
-        for kind, of_kind in fullest.groupby("kind", observed=True)
+        for kind, use, is_known in zip(kinds.names, fullest, ~np.isnan(fullest), strict=True)
+        if is_known.any()
     ]
 
 
-def _window_use(links: pd.DataFrame) -> pd.DataFrame:
-    """One row per link and window with the ``use`` (0…1) by all traffic classes together."""
-    keys = ["link", "kind", "window_start_s", "window_end_s", "capacity_bytes"]
-    windows = links.groupby(keys, observed=True)["carried_bytes"].sum().reset_index()
-    windows["use"] = (windows["carried_bytes"] / windows["capacity_bytes"]).where(windows["capacity_bytes"] > 0, 0.0)
-    return windows
+def _middle_bins(links: Table, edges: Floats) -> Ints:
+    """[rows] bin in which the middle of the window lies."""
+    centres = (links["window_start_s"] + links["window_end_s"]) / 2
+    return np.clip(np.searchsorted(edges, centres, side="right") - 1, 0, len(edges) - 2)
 
 
-def busiest_links(links: pd.DataFrame, seconds: float) -> list[LinkUse]:
+def _fullest(use: Floats, kinds: Words, bins: Ints, n_bins: int) -> Floats:
+    """[kinds, bins] greatest use, NaN without any."""
+    shape = (len(kinds.names), n_bins)
+    return greatest(kinds.codes.astype(np.int64) * n_bins + bins, use, shape[0] * shape[1]).reshape(shape)
+
+
+def link_windows(links: Table) -> tuple[Ints, Ints]:
+    """Links in their windows, of which a row is one class of traffic: their first rows, and which each row is of."""
+    starts, window = np.unique(links["window_start_s"], return_inverse=True)
+    return distinct(links.words["link"].codes.astype(np.int64) * len(starts) + window)
+
+
+def _window_use(links: Table) -> tuple[Ints, Floats]:
+    """[`link_windows`] first rows, and use (0…1) by all classes of traffic together."""
+    first, groups = link_windows(links)
+    carried, possible = sums(groups, links["carried_bytes"], len(first)), links["capacity_bytes"][first]
+    return first, np.divide(carried, possible, out=np.zeros(len(first)), where=possible > 0)
+
+
+def busiest_links(links: Table, seconds: float) -> list[LinkUse]:
     """Of each kind the links of highest mean use over ``seconds``, highest first."""
-    known = links.drop_duplicates("link").set_index("link")
-    peaks = _window_use(links).groupby("link", observed=True)["use"].max()
-    carried = {
-        traffic: links[links["traffic"] == traffic].groupby("link", observed=False)["carried_bytes"].sum()
-        for traffic in ("kv", "collective")
-    }
-    total = links.groupby("link", observed=True)["carried_bytes"].sum()
-    names = [str(name) for name in known.index]
-    capacity = known["capacity_bps"].to_numpy(dtype=float)
-    mean = total[names].to_numpy(dtype=float) * BITS_PER_BYTE / (capacity * max(seconds, 1e-12))
-    peak = peaks[names].to_numpy(dtype=float)
-    burst = links.groupby("link", observed=True)["burst_use"].max()[names].to_numpy(dtype=float)
-    kv, collective = (carried[traffic][names].to_numpy(dtype=float) for traffic in ("kv", "collective"))
-    ends = known[["src", "dst", "kind"]].astype(str).to_numpy()
+    first, groups = distinct(links.words["link"].codes)
+    known, carried_bytes = links.rows(first), links["carried_bytes"]
+
+    def bytes_of(traffic: str) -> Floats:
+        return sums(groups, carried_bytes * links.words["traffic"].are(traffic), len(first))
+
+    capacity = known["capacity_bps"]
+    mean = sums(groups, carried_bytes, len(first)) * BITS_PER_BYTE / (capacity * max(seconds, 1e-12))
+    windows, use = _window_use(links)
+    peak = greatest(groups[windows], use, len(first))
+    burst = greatest(groups, links["burst_use"], len(first))
+    kv, collective = bytes_of("kv"), bytes_of("collective")
+    src, dst, kinds = (known.words[name] for name in ("src", "dst", "kind"))
     return [
         LinkUse(
-            src=ends[place, 0],
-            dst=ends[place, 1],
-            kind=ends[place, 2],
+            src=src[place],
+            dst=dst[place],
+            kind=kind,
             capacity_bps=float(capacity[place]),
             mean_use=float(mean[place]),
             peak_use=float(peak[place]),
@@ -184,8 +204,8 @@ def busiest_links(links: pd.DataFrame, seconds: float) -> list[LinkUse]:
             kv_bytes=float(kv[place]),
             collective_bytes=float(collective[place]),
         )
-        for kind in sorted(set(ends[:, 2]), key=_kind_order)
-        for place in _highest(mean, ends[:, 2] == kind)
+        for kind in sorted(set(kinds), key=_kind_order)
+        for place in _highest(mean, kinds.are(kind)).tolist()
     ]
 
 
@@ -201,24 +221,25 @@ def _highest(values: Floats, is_candidate: npt.NDArray[np.bool_]) -> npt.NDArray
 
 def transfer_chart(run: RunOutput) -> Chart | None:
     """Size against time of KV transfers, with the time that the NICs need at line rate."""
-    sent = run.requests
-    sent = sent[(sent["pd_p2p_comm_bytes"] > 0) & (sent["pd_p2p_comm_time_s"] > 0)]
-    if sent.empty:
+    requests = run.requests
+    sent = np.flatnonzero((requests["pd_p2p_comm_bytes"] > 0) & (requests["pd_p2p_comm_time_s"] > 0))
+    if not len(sent):
         return None
-    shown = sent.iloc[thin(len(sent))]
+    sent_bytes, times_ms = requests["pd_p2p_comm_bytes"][sent], requests["pd_p2p_comm_time_s"][sent] * 1e3
+    shown = thin(len(sent))
     traces = [
         scatter(
-            shown["pd_p2p_comm_bytes"] / 1e6,
-            shown["pd_p2p_comm_time_s"] * 1e3,
+            sent_bytes[shown] / 1e6,
+            times_ms[shown],
             mode="markers",
             name="KV transfer",
             marker={"color": series_colour(0), "size": 5, "opacity": 0.5},
-            text=[label(name) for name in shown["request_id"]],
+            text=[label(name) for name in requests.words["request_id"].rows(sent[shown])],
             hovertemplate="request %{text}<br>%{x:.4g} MB in %{y:.4g} ms<extra></extra>",
         )
     ]
-    sizes = np.array([sent["pd_p2p_comm_bytes"].min(), sent["pd_p2p_comm_bytes"].max()])
-    times = [sent["pd_p2p_comm_time_s"].to_numpy(dtype=float) * 1e3]
+    sizes = np.array([sent_bytes.min(), sent_bytes.max()])
+    times = [times_ms]
     rates = line_rates_bps(run)
     for place, (name, rate) in enumerate(rates.items()):
         times.append(sizes * BITS_PER_BYTE / rate * 1e3)
@@ -245,10 +266,10 @@ def line_rates_bps(run: RunOutput) -> Mapping[str, float]:
     """Bit rate of one NIC, and of as many as one transfer can use: the smaller of both sides' ``tp · pp`` ranks."""
     if run.links is None:
         return {}
-    nics = run.links.loc[run.links["kind"] == "nic", "capacity_bps"]
-    if nics.empty:
+    nics = run.links["capacity_bps"][run.links.words["kind"].are("nic")]
+    if not len(nics):
         return {}
-    nic = float(nics.median())
+    nic = float(np.nanmedian(nics))
     ranks = min(_most_ranks(run.summary.pools, role) for role in ("prefill", "decode"))
     return {"1 NIC": nic} | ({f"{ranks} NICs": nic * ranks} if ranks > 1 else {})
 
@@ -260,7 +281,7 @@ def _most_ranks(pools: Sequence[PoolSummary], role: str) -> int:
 def exposed_chart(run: RunOutput) -> Chart | None:
     """Distribution of the KV time that prefill did not hide."""
     sent = run.completed
-    exposed = sent.loc[sent["pd_p2p_comm_bytes"] > 0, "kv_exposed_s"].dropna().to_numpy(dtype=float) * 1e3
+    exposed = sent["kv_exposed_s"][(sent["pd_p2p_comm_bytes"] > 0) & sent.known("kv_exposed_s")] * 1e3
     if not len(exposed):
         return None
     values, shares = cumulative_curve(exposed)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
-import pandas as pd
 
 from vidur_pd.report.charts import (
     Chart,
@@ -22,6 +22,8 @@ from vidur_pd.report.charts import (
 )
 from vidur_pd.report.colours import PHASE_COLOURS, RULE, fainter, pool_colours
 from vidur_pd.report.series import Floats
+from vidur_pd.report.stacks import Stacks
+from vidur_pd.report.table import Table, sums
 
 PHASE_COLUMNS = {
     "attention": "attention_s",
@@ -35,39 +37,50 @@ LEAST_SHARE_SHOWN = 5e-4
 BATCH_BINS = 24
 
 
-def phase_seconds(iterations: pd.DataFrame) -> pd.DataFrame:
-    """Seconds in each phase (rows) of each pool (columns), summed over its iterations, and their count.
+@dataclass(frozen=True, slots=True)
+class PhaseSeconds:
+    """What iterations of each pool have taken in all."""
+
+    phases: Stacks
+    length_s: Floats
+    """[pools]"""
+    iterations: Floats
+    """[pools]"""
+
+
+def phase_seconds(iterations: Table, pool_order: Sequence[str]) -> PhaseSeconds:
+    """Seconds in each phase of each pool, summed over its iterations; of pools that are not in the order last.
 
     Compute that no phase explains is "other compute"; what lies in an iteration apart from compute and communication
     (pipeline or lockstep waits) is "waiting". Overlapped communication counts in full, so a bar may pass 100 %.
     """
-    columns = [*PHASE_COLUMNS.values(), "compute_s", "communication_s"]
-    lengths = (iterations["end_s"] - iterations["start_s"]).rename("length_s")
-    grouped = pd.concat([iterations[["pool", *columns]], lengths], axis=1).groupby("pool", observed=True)
-    sums = grouped.sum()
-    phases = pd.DataFrame({phase: sums[column] for phase, column in PHASE_COLUMNS.items()})
-    phases["other compute"] = (sums["compute_s"] - phases.sum(axis=1)).clip(lower=0.0)
-    phases["communication"] = sums["communication_s"]
-    phases["waiting"] = (sums["length_s"] - sums["compute_s"] - sums["communication_s"]).clip(lower=0.0)
-    phases["length"] = sums["length_s"]
-    phases["iterations"] = grouped.size()
-    return phases.T
+    pools = iterations.words["pool"]
+    present = [pools.names[code] for code in pools.present()]
+    names = [name for name in pool_order if name in present] + [name for name in present if name not in pool_order]
+    codes = [pools.names.index(name) for name in names]
+
+    def seconds(values: Floats) -> Floats:
+        return sums(pools.codes, values, len(pools.names))[codes]
+
+    compute, communication = seconds(iterations["compute_s"]), seconds(iterations["communication_s"])
+    length = seconds(iterations["end_s"] - iterations["start_s"])
+    phases = {phase: seconds(iterations[column]) for phase, column in PHASE_COLUMNS.items()}
+    phases["other compute"] = np.maximum(compute - sum(phases.values()), 0.0)
+    phases["communication"] = communication
+    phases["waiting"] = np.maximum(length - compute - communication, 0.0)
+    count = np.bincount(pools.codes, minlength=len(pools.names))[codes].astype(np.float64)
+    return PhaseSeconds(Stacks(tuple(names), phases), length, count)
 
 
-def phase_charts(iterations: pd.DataFrame, pool_order: Sequence[str]) -> list[Chart]:
+def phase_charts(iterations: Table, pool_order: Sequence[str]) -> list[Chart]:
     """Stacked phases per pool: as a share of iteration time, and in milliseconds per iteration."""
-    table = phase_seconds(iterations)
-    present = [str(name) for name in table.columns]
-    pools = [name for name in pool_order if name in present] + [name for name in present if name not in pool_order]
-    table = table[pools]
-    phases = table.drop(index=["length", "iterations"])
-    shares = phases / table.loc["length"] * 100
-    per_iteration = phases / table.loc["iterations"] * 1e3
-    drawn = [str(phase) for phase in shares.index if (shares.loc[phase] > LEAST_SHARE_SHOWN * 100).any()]
-    height = 150 + 60 * len(pools)
+    found = phase_seconds(iterations, pool_order)
+    shares = found.phases.over(found.length_s, 100)
+    drawn = [phase for phase, values in shares.parts.items() if (values > LEAST_SHARE_SHOWN * 100).any()]
+    height = 150 + 60 * len(found.phases.names)
     return [
         _phase_bars(
-            shares.loc[drawn],
+            shares.only(drawn),
             Frame(
                 "phase-shares",
                 "Iteration time by phase, as a share",
@@ -78,7 +91,7 @@ def phase_charts(iterations: pd.DataFrame, pool_order: Sequence[str]) -> list[Ch
             "%",
         ),
         _phase_bars(
-            per_iteration.loc[drawn],
+            found.phases.over(found.iterations, 1e3).only(drawn),
             Frame(
                 "phase-ms",
                 "Iteration time by phase",
@@ -91,28 +104,28 @@ def phase_charts(iterations: pd.DataFrame, pool_order: Sequence[str]) -> list[Ch
     ]
 
 
-def _phase_bars(values: pd.DataFrame, frame: Frame, x_title: str, unit: str) -> Chart:
+def _phase_bars(values: Stacks, frame: Frame, x_title: str, unit: str) -> Chart:
     traces = [
         bars(
-            row,
-            [label(str(pool)) for pool in values.columns],
-            name=str(phase),
-            marker={"color": PHASE_COLOURS[str(phase)], "line": {"color": RULE, "width": 0.4}},
+            lengths,
+            [label(pool) for pool in values.names],
+            name=phase,
+            marker={"color": PHASE_COLOURS[phase], "line": {"color": RULE, "width": 0.4}},
             hovertemplate=f"{phase}: %{{x:.3g}} {unit}<extra>%{{y}}</extra>",
         )
-        for phase, row in values.iterrows()
+        for phase, lengths in values.parts.items()
     ]
     return draw(frame, traces, axis(x_title), rows_axis(), barmode="stack", bargap=0.4, showlegend=True)
 
 
-def batch_chart(iterations: pd.DataFrame, pool_order: Sequence[str]) -> Chart | None:
+def batch_chart(iterations: Table, pool_order: Sequence[str]) -> Chart | None:
     """Iteration length against the new tokens of its batch: median and the 10th to 90th percentile, per pool."""
-    tokens = (iterations["prefill_tokens"] + iterations["decode_tokens"]).to_numpy()
-    lengths_ms = (iterations["end_s"] - iterations["start_s"]).to_numpy() * 1e3
-    present = [str(name) for name in iterations["pool"].cat.categories]
+    tokens = iterations["prefill_tokens"] + iterations["decode_tokens"]
+    lengths_ms = (iterations["end_s"] - iterations["start_s"]) * 1e3
+    pools = iterations.words["pool"]
     traces, shown_ms = list[Trace](), list[Floats]()
-    for pool, colour in pool_colours(list(dict.fromkeys([*pool_order, *present]))).items():
-        mine = (iterations["pool"] == pool).to_numpy() & (tokens > 0)
+    for pool, colour in pool_colours(list(dict.fromkeys([*pool_order, *pools.names]))).items():
+        mine = pools.are(pool) & (tokens > 0)
         if not mine.any():
             continue
         centres, low, median, high = _quantiles_by_batch(tokens[mine], lengths_ms[mine])
@@ -145,6 +158,18 @@ def _quantiles_by_batch(tokens: Floats, lengths: Floats) -> tuple[Floats, Floats
     """Mean batch, and 10th, 50th and 90th percentile of the length, in bins of equal ratio of the batch."""
     edges = np.unique(np.geomspace(tokens.min(), tokens.max() + 1, BATCH_BINS + 1))
     bins = np.clip(np.searchsorted(edges, tokens, side="right") - 1, 0, max(len(edges) - 2, 0))
-    grouped = pd.DataFrame({"bin": bins, "tokens": tokens, "length": lengths}).groupby("bin")
-    quantiles = grouped["length"].quantile(np.array([0.1, 0.5, 0.9])).unstack().to_numpy()
-    return grouped["tokens"].mean().to_numpy(), quantiles[:, 0], quantiles[:, 1], quantiles[:, 2]
+    order = np.lexsort((lengths, bins))
+    count = np.bincount(bins)
+    held = np.flatnonzero(count)
+    count = count[held]
+    first = np.cumsum(count) - count
+    rising = lengths[order]
+
+    def quantile(share: float) -> Floats:
+        """[bins] between the two nearest values, in proportion."""
+        place = share * (count - 1)
+        below = first + place.astype(np.int64)
+        above = np.minimum(below + 1, first + count - 1)
+        return np.asarray(rising[below] + (rising[above] - rising[below]) * (place % 1))
+
+    return sums(bins, tokens, len(edges))[held] / count, quantile(0.1), quantile(0.5), quantile(0.9)

@@ -15,10 +15,10 @@ from vidur_pd.report.text import digits, duration, percent, table_html
 
 def fleet_chart(run: RunOutput, planner: PlannerSummary) -> Chart | None:
     """Instances that serve and those that are held, by pool, and arrivals per second."""
-    if run.requests.empty:
+    if not len(run.requests):
         return None
     edges = time_edges(run.span_s, at_most=80)
-    arrived, _ = np.histogram(run.requests["arrived_at_s"].to_numpy(dtype=float), edges)
+    arrived, _ = np.histogram(run.requests["arrived_at_s"], edges)
     load = scatter(
         middles(edges),
         arrived / np.diff(edges),

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import numpy as np
 from markupsafe import Markup
 
 from vidur_pd.metrics.reasons import Outcome, Outcomes
 from vidur_pd.metrics.summary import Distribution, Summary
 from vidur_pd.report.figures_latency import slo_shares
 from vidur_pd.report.load import RunOutput
+from vidur_pd.report.table import distinct
 from vidur_pd.report.templating import part
 from vidur_pd.report.text import Tile, digits, duration, meaning_html, note_html, percent, tiles_html
 
@@ -71,12 +73,15 @@ def _not_served(run: RunOutput) -> str:
 
 def outcomes_of(run: RunOutput) -> list[Outcome]:
     """How requests ended that were not served, the most frequent first."""
-    lost = run.requests[run.requests["status"] != "completed"]
-    grouped = lost.groupby("status", sort=False)["request_id"].agg(["size", "first"])
+    lost = run.requests.rows(~run.requests.words["status"].are("completed"))
     outcomes = Outcomes()
-    for status, size, first in grouped.itertuples(name=None):
-        outcome, _, reason = str(status).partition(":")
-        outcomes.add(outcome.strip(), reason.strip(), str(first), int(size))
+    if not len(lost):
+        return []
+    first, groups = distinct(lost.words["status"].codes)
+    statuses, ids = (lost.words[name].rows(first) for name in ("status", "request_id"))
+    for status, example, size in zip(statuses, ids, np.bincount(groups).tolist(), strict=True):
+        outcome, _, reason = status.partition(":")
+        outcomes.add(outcome.strip(), reason.strip(), example, size)
     return outcomes.most_frequent()
 
 
@@ -98,7 +103,7 @@ def _tiles(run: RunOutput) -> list[Tile]:
         _latency_tile("E2E", summary.e2e_s, summary),
         _goodput_tile(run),
         *_money_tiles(summary),
-        Tile("Preemptions", f"{preempted.sum():,.0f}", f"{int((preempted > 0).sum()):,} requests preempted"),
+        Tile("Preemptions", f"{np.nansum(preempted):,.0f}", f"{int((preempted > 0).sum()):,} requests preempted"),
         Tile(
             "Time on estimates",
             percent(summary.estimates),

@@ -6,11 +6,11 @@ import csv
 from collections.abc import Collection, Mapping, Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any
 
 import numpy as np
-import pandas as pd
 
+from boundary import arrow_columns
 from boundary.csv_text import csv_rows
 from boundary.errors import InputError
 from boundary.quoting import quoted
@@ -22,12 +22,13 @@ from vidur_pd.metrics.link_columns import LINK_COLUMNS
 from vidur_pd.metrics.request_figures import REQUEST_COLUMNS
 from vidur_pd.metrics.summary import Summary
 from vidur_pd.metrics.summary_file import MOST, read_summary
-
-if TYPE_CHECKING:
-    import pyarrow as pa
+from vidur_pd.report.series import Floats
+from vidur_pd.report.table import Rows, Table, Words
 
 MOST_ITERATIONS = 4_000_000
 """While they are read and drawn, iterations take 250 bytes each."""
+IDS = ("request_id",)
+"""Columns of text that hardly repeats."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,20 +38,19 @@ class RunOutput:
     label: str
     folder: Path
     summary: Summary
-    requests: pd.DataFrame
-    """One row per request: words, and numbers as floats (NaN where empty), by the names of `REQUEST_COLUMNS`."""
-    iterations: pd.DataFrame | None
-    """Sorted by instance and start; text columns are categories."""
+    requests: Table
+    """One row per request, by the names of `REQUEST_COLUMNS`."""
+    iterations: Table | None
+    """Sorted by instance and start."""
     iteration_rows: int
     """Of the file, which may be too many to be read."""
-    links: pd.DataFrame | None
+    links: Table | None
     config_text: str | None
     config: Mapping[str, object]
 
     @property
-    def completed(self) -> pd.DataFrame:
-        is_completed = self.requests["status"] == "completed"
-        return self.requests if is_completed.all() else self.requests[is_completed]
+    def completed(self) -> Table:
+        return self.requests.rows(self.requests.words["status"].are("completed"))
 
     @property
     def span_s(self) -> tuple[float, float]:
@@ -58,10 +58,10 @@ class RunOutput:
         stamps = [self.requests["arrived_at_s"], self.requests["completed_at_s"]]
         if self.iterations is not None:
             stamps += [self.iterations["start_s"], self.iterations["end_s"]]
-        known = [stamp for stamp in stamps if stamp.notna().any()]
+        known = [stamp for stamp in stamps if not np.isnan(stamp).all()]
         if not known:
             return 0.0, 0.0
-        return min(float(stamp.min()) for stamp in known), max(float(stamp.max()) for stamp in known)
+        return min(float(np.nanmin(stamp)) for stamp in known), max(float(np.nanmax(stamp)) for stamp in known)
 
 
 def read_run(folder: Path, label: str | None = None) -> RunOutput:
@@ -77,7 +77,7 @@ def read_run(folder: Path, label: str | None = None) -> RunOutput:
     path, links, iterations = folder / "iterations.parquet", folder / "links.parquet", None
     iteration_rows = _rows(path)
     if path.exists() and iteration_rows <= MOST_ITERATIONS:
-        iterations = _read_parquet(path, ITERATION_COLUMNS, has_categories=True, sorted_by=("instance", "start_s"))
+        iterations = _read_parquet(path, ITERATION_COLUMNS, sorted_by=("instance", "start_s"))
     return RunOutput(
         label=label or folder.resolve().name,
         folder=folder,
@@ -112,27 +112,29 @@ def distinct_labels(folders: Sequence[Path]) -> list[str]:
     ]
 
 
-def _read_requests(folder: Path) -> pd.DataFrame:
+def _read_requests(folder: Path) -> Table:
     path, streamed = folder / "requests.csv", folder / "requests.parquet"
     if streamed.exists() and not path.exists():
         return _read_parquet(streamed, REQUEST_COLUMNS, sorted_by=("arrived_at_s",))
     return _read_csv(path, REQUEST_COLUMNS)
 
 
-def _read_csv(path: Path, columns: Sequence[Column[Any]]) -> pd.DataFrame:
-    """The columns that the report reads, numbers as floats (NaN where empty)."""
+def _read_csv(path: Path, columns: Sequence[Column[Any]]) -> Table:
+    """The columns that the report reads."""
     import pyarrow as pa
     from pyarrow import csv as arrow_csv
 
     words, figures = texts(columns), numbers(columns)
     options = arrow_csv.ConvertOptions(
         include_columns=[*words, *figures],
-        column_types=dict.fromkeys(words, pa.string()) | dict.fromkeys(figures, pa.float64()),
+        column_types=dict.fromkeys(words, pa.dictionary(pa.int32(), pa.string()))
+        | dict.fromkeys(IDS, pa.string())
+        | dict.fromkeys(figures, pa.float64()),
         null_values=[""],
     )
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
-            _require(path, next(csv.reader(file), []), (*words, *figures))
+            require_columns(path, next(csv.reader(file), []), (*words, *figures))
         parsing = arrow_csv.ParseOptions(newlines_in_values=True)
         reading = arrow_csv.ReadOptions(use_threads=False)
         table = arrow_csv.read_csv(path, reading, parsing, options)
@@ -144,10 +146,10 @@ def _read_csv(path: Path, columns: Sequence[Column[Any]]) -> pd.DataFrame:
         if isinstance(error, pa.ArrowInvalid):
             _refuse_words(path, figures)
         raise InputError(f"{path}: cannot be read as CSV ({' '.join(str(error).split())})") from None
-    found = {name: _strings(table[name]) for name in words} | {name: table[name].to_numpy() for name in figures}
+    found = {name: arrow_columns.numbers(table[name]) for name in figures}
     if any((np.abs(found[name]) <= MOST).sum() + table[name].null_count < len(table) for name in figures):
         _refuse_words(path, figures)
-    return pd.DataFrame(found, copy=False)
+    return Table(found, {name: _words(name, table[name]) for name in words})
 
 
 def _refuse_words(path: Path, figures: Sequence[str]) -> None:
@@ -181,27 +183,21 @@ def _rows(path: Path) -> int:
         return 0
 
 
-def _strings(column: pa.ChunkedArray[Any]) -> Any:
-    return column.to_pandas().array
-
-
-def _categories(column: pa.ChunkedArray[Any]) -> pd.Categorical:
-    coded = column if hasattr(column.type, "index_type") else column.cast("string").dictionary_encode()
-    names = coded.to_pandas().array
-    return cast(pd.Categorical, names.set_categories(sorted(names.categories)))
+def _words(name: str, column: Any) -> Words:
+    if name not in IDS:
+        return Words(*arrow_columns.words(column))
+    ids = arrow_columns.texts(column)
+    return Words(np.arange(len(ids), dtype=np.min_scalar_type(-max(len(ids), 1))), ids)
 
 
 def _read_parquet(
     path: Path,
     columns: Sequence[Column[Any]],
     *,
-    has_categories: bool = False,
     sorted_by: Sequence[str] = (),
     may_miss: Set[str] = frozenset(),
-) -> pd.DataFrame:
-    """The columns that the report reads, numbers as floats (NaN where empty), words as categories if so wanted.
-
-    Numbers that ``may_miss`` in files of earlier versions are NaN there.
+) -> Table:
+    """The columns that the report reads. Numbers that ``may_miss`` in files of earlier versions are NaN there.
 
     They are read one by one, since all at once take several times the memory.
     """
@@ -210,14 +206,20 @@ def _read_parquet(
 
     words, figures = texts(columns), numbers(columns)
 
-    def column(name: str) -> Any:
+    def cells(name: str) -> Any:
+        found, rows = file.read([name], use_threads=False)[name], file.metadata.num_rows
+        if len(found) != rows:
+            raise InputError(f"{path}: column {name}: found {len(found):,} rows, expected {rows:,}")
+        return found
+
+    def text(name: str) -> Words:
+        return _words(name, cells(name))
+
+    def figure(name: str) -> Floats:
         if name in may_miss and name not in file.schema_arrow.names:
             return np.full(file.metadata.num_rows, np.nan)
-        values = file.read([name], use_threads=False)[name]
-        if name in words:
-            return _categories(values) if has_categories else _strings(values.cast(pa.string()))
         try:
-            read = values.cast(pa.float64()).to_numpy()
+            read = arrow_columns.numbers(cells(name))
         except pa.ArrowException as error:
             found = " ".join(str(error).split())
             raise InputError(f"{path}: column {name}: cannot be read as numbers ({found})") from None
@@ -226,20 +228,23 @@ def _read_parquet(
         return read
 
     try:
-        with pq.ParquetFile(path, read_dictionary=words if has_categories else ()) as file:
-            _require(path, {*file.schema_arrow.names, *may_miss}, (*words, *figures))
-            keys = [column(name) for name in reversed(sorted_by)]
-            rows = np.lexsort([getattr(key, "codes", key) for key in keys]) if keys else slice(None)
-            return pd.DataFrame({name: column(name)[rows] for name in (*words, *figures)}, copy=False)
+        with pq.ParquetFile(path, read_dictionary=[name for name in words if name not in IDS]) as file:
+            require_columns(path, {*file.schema_arrow.names, *may_miss}, (*words, *figures))
+            keys = [text(name).codes if name in words else figure(name) for name in reversed(sorted_by)]
+            rows: Rows = np.lexsort(keys) if keys else slice(None)
+            return Table(
+                {name: figure(name)[rows] for name in figures}, {name: text(name).rows(rows) for name in words}
+            )
     except (OSError, pa.ArrowException) as error:
         raise InputError(f"{path}: cannot be read as Parquet ({' '.join(str(error).split())})") from None
 
 
-def _read_links(path: Path) -> pd.DataFrame:
-    return _read_parquet(path, LINK_COLUMNS, has_categories=True, may_miss={"burst_use"})
+def _read_links(path: Path) -> Table:
+    return _read_parquet(path, LINK_COLUMNS, may_miss={"burst_use"})
 
 
-def _require(path: Path, found: Collection[str], expected: Sequence[str]) -> None:
+def require_columns(path: Path, found: Collection[str], expected: Sequence[str]) -> None:
+    """Raises: InputError, where a column is missing."""
     missing = [name for name in expected if name not in found]
     if missing:
         raise InputError(f"{path}: column {missing[0]}: missing, expected columns {', '.join(expected)}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-import pandas as pd
+import numpy as np
 from markupsafe import Markup
 
 from vidur_pd.metrics.summary import FaultSummary, NetworkSummary, PlannerSummary, PoolSummary, Summary
@@ -45,6 +45,7 @@ from vidur_pd.report.headline import headline, outcomes_of
 from vidur_pd.report.load import MOST_ITERATIONS, RunOutput
 from vidur_pd.report.page import Section, charts_html, page_html
 from vidur_pd.report.slowest import slowest_requests
+from vidur_pd.report.table import Table
 from vidur_pd.report.text import (
     digits,
     duration,
@@ -125,16 +126,16 @@ def _gpus(number: int) -> str:
 
 def workload_text(run: RunOutput) -> str:
     requests = run.requests
-    if requests.empty:
+    if not len(requests):
         return "no requests"
-    span = float(requests["arrived_at_s"].max() - requests["arrived_at_s"].min())
+    span = float(np.nanmax(requests["arrived_at_s"]) - np.nanmin(requests["arrived_at_s"]))
     prompts, outputs = requests["prefill_tokens"], requests["decode_tokens"]
     parts = [f"{len(requests):,} requests over {duration(span)}"]
     if span > 0:
         parts[0] += f" ({digits((len(requests) - 1) / span)} per second)"
-    parts.append(f"prompt tokens p50 {prompts.median():,.0f}, p99 {prompts.quantile(0.99):,.0f}")
-    parts.append(f"output tokens p50 {outputs.median():,.0f}, p99 {outputs.quantile(0.99):,.0f}")
-    cached = float(requests["cached_tokens"].sum()) / max(float(prompts.sum()), 1.0)
+    for what, tokens in (("prompt", prompts), ("output", outputs)):
+        parts.append(f"{what} tokens p50 {np.nanmedian(tokens):,.0f}, p99 {np.nanpercentile(tokens, 99):,.0f}")
+    cached = float(np.nansum(requests["cached_tokens"])) / max(float(np.nansum(prompts)), 1.0)
     if cached > 0:
         parts.append(f"{percent(cached)} of prompt tokens cached")
     elif run.summary.workload.digest and not run.summary.workload.names_prefixes:
@@ -146,7 +147,7 @@ def workload_text(run: RunOutput) -> str:
 
 
 def _latency(run: RunOutput) -> Markup:
-    if run.completed.empty:
+    if not len(run.completed):
         return note_html("Left out: no request completed, so there is no latency to show.")
     summary = run.summary
     curves = latency_curves(run, run.label)
@@ -184,7 +185,7 @@ def _faults(run: RunOutput, faults: FaultSummary) -> Markup:
 
 def _instances(run: RunOutput) -> Markup:
     pools = pool_table(run.summary.pools)
-    if run.iterations is None or run.iterations.empty:
+    if not run.iterations:
         return pools + _no_iterations(run, "Queue, running requests, busy share and KV use over time")
     names = [pool.name for pool in run.summary.pools]
     activity = measure_activity(run.iterations, names, run.span_s)
@@ -244,7 +245,7 @@ def _iterations(run: RunOutput) -> Markup:
 
 
 def _phases(run: RunOutput) -> Markup:
-    if run.iterations is None or run.iterations.empty:
+    if not run.iterations:
         return _no_iterations(run, "The breakdown of iterations")
     names = [pool.name for pool in run.summary.pools]
     return charts_html([*phase_charts(run.iterations, names), batch_chart(run.iterations, names)])
@@ -267,7 +268,7 @@ def _network(run: RunOutput) -> Markup:
         transfers = note_html("Left out: no request moved KV between instances, so there are no transfers to show.")
     transfers += sources_table(run.summary)
     transfers += fabric_table(run.summary.network)
-    if run.links is None or run.links.empty:
+    if not run.links:
         return transfers + _no_rows("links.parquet", run.links, "Link use")
     return (
         meaning_html(OFFERED_MEANING if is_offered(run.links) else MEANING)
@@ -277,7 +278,7 @@ def _network(run: RunOutput) -> Markup:
     )
 
 
-def _link_table(links: pd.DataFrame, seconds: float) -> Markup:
+def _link_table(links: Table, seconds: float) -> Markup:
     rows = [
         [
             f"{link.src} → {link.dst}",
@@ -324,6 +325,6 @@ def _no_iterations(run: RunOutput, what: str) -> Markup:
     return note_html(f"{what} left out: of {run.iteration_rows:,} iterations; at most {MOST_ITERATIONS:,} are drawn.")
 
 
-def _no_rows(name: str, table: pd.DataFrame | None, what: str) -> Markup:
+def _no_rows(name: str, table: Table | None, what: str) -> Markup:
     why = f"the run wrote no {name}" if table is None else f"{name} has no rows"
     return note_html(f"{what} left out: {why}.")

@@ -27,7 +27,7 @@ READING: Final = (
 
 def slowest_requests(run: RunOutput) -> Markup:
     """Waterfalls of the requests with the longest TTFT, and whom these waited for."""
-    if run.completed.empty:
+    if not len(run.completed):
         return note_html("Left out: no request completed.")
     found = slowest(run, "ttft_s", MOST)
     if not found:

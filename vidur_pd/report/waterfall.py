@@ -8,19 +8,23 @@ same instance, and whose KV was on its way at the same time from or to the same 
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import compress, islice
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
-import pandas as pd
+from numpy.typing import NDArray
 
+from boundary import arrow_columns
 from boundary.errors import InputError
 from boundary.quoting import quoted
 from vidur_pd.metrics.attribution import MEANINGS, PARTS
 from vidur_pd.metrics.quantities import milliseconds_text
-from vidur_pd.report.load import RunOutput
+from vidur_pd.report.load import RunOutput, require_columns
+from vidur_pd.report.series import Floats, Ints
+from vidur_pd.report.table import Table, Words
 
 PS_PER_S: Final = 10**12
 MOST_NAMED: Final = 6
@@ -28,6 +32,10 @@ MOST_NAMED: Final = 6
 TEXT_COLUMNS: Final = 80
 BAR_COLUMNS: Final = 22
 ATTRIBUTION_FILE: Final = "attribution.parquet"
+Row = dict[str, Any]
+"""A request by the names of `REQUEST_COLUMNS`: words, and floats."""
+Parts = dict[str, int]
+"""Its row of ``attribution.parquet``, without its id."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,19 +73,20 @@ def waterfall(run: RunOutput, request_id: str) -> Waterfall:
 
     Raises: InputError, where the run has no such request, it did not complete, or an earlier version wrote the run.
     """
-    rows = run.requests[run.requests["request_id"].astype(str) == request_id]
-    if rows.empty:
-        found = quoted(request_id)
-        some = ", ".join(run.requests["request_id"].astype(str).head(3))
-        raise InputError(f"{run.folder}: found no request {found}, expected one of its requests, as {some}")
-    row = rows.iloc[0]
+    ids = run.requests.words["request_id"]
+    places = np.flatnonzero(ids.are(request_id))
+    if not len(places):
+        some = ", ".join(ids.rows(slice(3)))
+        raise InputError(
+            f"{run.folder}: found no request {quoted(request_id)}, expected one of its requests, as {some}"
+        )
+    row = run.requests.row(int(places[0]))
     if row["status"] != "completed":
         raise InputError(f"{run.folder}: request {request_id}: found {row['status']}, expected a completed request")
-    parts = read_attribution(run.folder)
-    own = parts[parts["request_id"].astype(str) == request_id]
-    if own.empty:
+    parts = read_attribution(run.folder, [request_id])
+    if request_id not in parts:
         raise _lacks(run.folder, request_id)
-    return _waterfall(run, row, own.iloc[0])
+    return _waterfall(run, row, parts[request_id])
 
 
 def slowest(run: RunOutput, by: str, most: int) -> list[Waterfall]:
@@ -87,65 +96,77 @@ def slowest(run: RunOutput, by: str, most: int) -> list[Waterfall]:
     """
     if not (run.folder / ATTRIBUTION_FILE).exists():
         return []
-    parts = read_attribution(run.folder)
-    place = {str(name): row for row, name in enumerate(parts["request_id"].tolist())}
-    rows = run.completed.nlargest(most, by, keep="first")
-    found = []
-    for _, row in rows.iterrows():
-        at = place.get(str(row["request_id"]))
-        if at is None:
-            raise _lacks(run.folder, str(row["request_id"]))
-        found.append(_waterfall(run, row, parts.iloc[at], notes_all=False))
-    return found
+    completed = run.completed
+    rows = [completed.row(place) for place in np.argsort(-completed[by], kind="stable")[:most].tolist()]
+    parts = read_attribution(run.folder, [row["request_id"] for row in rows])
+    for row in rows:
+        if row["request_id"] not in parts:
+            raise _lacks(run.folder, row["request_id"])
+    return [_waterfall(run, row, parts[row["request_id"]], notes_all=False) for row in rows]
 
 
 def _lacks(folder: Path, request_id: str) -> InputError:
     return InputError(f"{folder / ATTRIBUTION_FILE}: found no row of request {quoted(request_id)}, expected one")
 
 
-def read_attribution(folder: Path) -> pd.DataFrame:
-    """``attribution.parquet`` of a run. Raises: InputError, where it is missing or has no such columns."""
+def read_attribution(folder: Path, request_ids: Collection[str]) -> dict[str, Parts]:
+    """Rows of ``attribution.parquet`` of a run, by request, of those that are there.
+
+    Raises: InputError, where it is missing or has no such columns.
+    """
+    import pyarrow as pa
+
     path = folder / ATTRIBUTION_FILE
-    columns = [
-        "request_id",
-        "e2e_ps",
-        *(f"{part}_ps" for part in PARTS),
-        "prefill_contention_ps",
-        "decode_contention_ps",
-    ]
+    columns = [f"{part}_ps" for part in ("e2e", *PARTS, "prefill_contention", "decode_contention")]
+    table = _read_columns(path, ["request_id", *columns])
+    for name in columns:
+        if not pa.types.is_integer(table[name].type) or table[name].null_count:
+            found = f"{table[name].type}{' and empty cells' if table[name].null_count else ''}"
+            raise InputError(f"{path}: {name}: found {found}, expected whole picoseconds")
+    ids = _ids(path, table)
+    places = {name: ids.places_of(name) for name in request_ids}
+    return {name: {each: table[each][rows[-1]].as_py() for each in columns} for name, rows in places.items() if rows}
+
+
+def _read_columns(path: Path, columns: Sequence[str]) -> Any:
+    """Columns of a Parquet file, as Arrow has them. Raises: InputError."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
     try:
-        parts = pd.read_parquet(path, columns=columns)
+        with pq.ParquetFile(path) as file:
+            require_columns(path, file.schema_arrow.names, columns)
+            return file.read(list(columns), use_threads=False)
     except FileNotFoundError:
         raise InputError(f"{path}: no such file; expected a run of this version") from None
-    except (OSError, ValueError, KeyError) as error:
+    except (OSError, pa.ArrowException) as error:
         raise InputError(f"{path}: cannot be read ({' '.join(str(error).split())})") from None
-    for name in columns[1:]:
-        if not pd.api.types.is_integer_dtype(parts[name]):
-            raise InputError(f"{path}: {name}: found {parts[name].dtype}, expected whole picoseconds")
-    return parts
 
 
-def _waterfall(run: RunOutput, row: pd.Series[Any], parts: pd.Series[Any], *, notes_all: bool = True) -> Waterfall:
+def _ids(path: Path, table: Any) -> arrow_columns.Texts:
+    import pyarrow as pa
+
+    try:
+        return arrow_columns.texts(table["request_id"])
+    except pa.ArrowException as error:
+        raise InputError(f"{path}: request_id: cannot be read as text ({' '.join(str(error).split())})") from None
+
+
+def _waterfall(run: RunOutput, row: Row, parts: Parts, *, notes_all: bool = True) -> Waterfall:
     apart = [part for part in PARTS if not part.startswith("decode_c")]
-    largest = max(apart, key=lambda part: int(parts[f"{part}_ps"]))
+    largest = max(apart, key=lambda part: parts[f"{part}_ps"])
     steps, at_ps = [], 0
     for part in PARTS:
-        took_ps = int(parts[f"{part}_ps"])
+        took_ps = parts[f"{part}_ps"]
         if took_ps:
             notes = _notes(run, row, parts, part) if notes_all or part == largest else ()
             steps.append(Step(part, at_ps / PS_PER_S, took_ps, notes))
         at_ps += took_ps
-    name, chunks = str(row["request_id"]), _chunks(run.folder, row) if notes_all else ()
-    return Waterfall(
-        name,
-        {str(key): value for key, value in row.items()},
-        tuple(steps),
-        int(parts["e2e_ps"]),
-        chunks,
-    )
+    chunks = _chunks(run.folder, row) if notes_all else ()
+    return Waterfall(row["request_id"], row, tuple(steps), parts["e2e_ps"], chunks)
 
 
-def _notes(run: RunOutput, row: pd.Series[Any], parts: pd.Series[Any], part: str) -> tuple[str, ...]:
+def _notes(run: RunOutput, row: Row, parts: Parts, part: str) -> tuple[str, ...]:
     """What else is known of a part."""
     match part:
         case "queue":
@@ -155,7 +176,7 @@ def _notes(run: RunOutput, row: pd.Series[Any], parts: pd.Series[Any], part: str
                 _steps(run, row["prefill_instance"], row["scheduled_at_s"], row["prefill_completed_at_s"])
             )
         case "prefill_communication" | "decode_communication":
-            contention_ps = int(parts[f"{part.removesuffix('_communication')}_contention_ps"])
+            contention_ps = parts[f"{part.removesuffix('_communication')}_contention_ps"]
             return (f"{contention_ps / 1e9:.3g} ms of it beyond an idle fabric",) if contention_ps > 0 else ()
         case "kv_room":
             return _room_notes(run, row)
@@ -169,105 +190,117 @@ def _notes(run: RunOutput, row: pd.Series[Any], parts: pd.Series[Any], part: str
             return ()
 
 
-def _queue_notes(requests: pd.DataFrame, row: pd.Series[Any]) -> tuple[str, ...]:
+def _queue_notes(requests: Table, row: Row) -> tuple[str, ...]:
     """Those on its prefill instance that came before it and whose prompts were not computed when it came."""
-    arrived = row["arrived_at_s"]
-    on_same = requests[requests["prefill_instance"] == row["prefill_instance"]]
-    before = on_same[(on_same["arrived_at_s"] < arrived) & (on_same["prefill_completed_at_s"] > arrived)]
-    before = before[before["scheduled_at_s"] < row["scheduled_at_s"]]
-    computing = before[before["scheduled_at_s"] <= arrived]
-    ahead = before[before["scheduled_at_s"] > arrived]
-    later = on_same[(on_same["arrived_at_s"] >= arrived) & (on_same["scheduled_at_s"] < row["scheduled_at_s"])]
+    arrived, scheduled = row["arrived_at_s"], row["scheduled_at_s"]
+    on_same = requests.words["prefill_instance"].are(row["prefill_instance"])
+    went_first = on_same & (requests["scheduled_at_s"] < scheduled)
+    before = went_first & (requests["arrived_at_s"] < arrived) & (requests["prefill_completed_at_s"] > arrived)
+    was_computing = requests["scheduled_at_s"] <= arrived
     notes = []
     for found, what in (
-        (computing, "in computation"),
-        (ahead, "ahead in the queue"),
-        (later, "came later and went first"),
+        (before & was_computing, "in computation"),
+        (before & ~was_computing, "ahead in the queue"),
+        (went_first & (requests["arrived_at_s"] >= arrived), "came later and went first"),
     ):
-        if len(found):
-            tokens = int((found["prefill_tokens"] - found["cached_tokens"].fillna(0)).sum())
-            notes.append(f"{len(found)} {what}, {tokens:,} prompt tokens: {named(found['request_id'])}")
+        if (number := int(found.sum())) > 0:
+            computed = requests["prefill_tokens"][found] - np.nan_to_num(requests["cached_tokens"][found])
+            tokens = int(np.nansum(computed))
+            notes.append(f"{number} {what}, {tokens:,} prompt tokens: {_named(requests, found)}")
     return tuple(notes) or ("nobody before it: the way to the scheduler, and the end of the step in progress",)
 
 
-def _room_notes(run: RunOutput, row: pd.Series[Any]) -> tuple[str, ...]:
+def _room_notes(run: RunOutput, row: Row) -> tuple[str, ...]:
     requests, at = run.requests, row["prefill_completed_at_s"]
-    there = requests[
-        (requests["decode_instance"] == row["decode_instance"])
-        & (requests["prefill_completed_at_s"] <= at)
-        & (requests["completed_at_s"] > at)
-    ]
-    tokens = int(there["prefill_tokens"].sum())
-    return (f"{row['decode_instance']} had {len(there)} requests with {tokens:,} prompt tokens",)
+    there = requests.words["decode_instance"].are(row["decode_instance"])
+    there &= (requests["prefill_completed_at_s"] <= at) & (requests["completed_at_s"] > at)
+    tokens = int(np.nansum(requests["prefill_tokens"][there]))
+    return (f"{row['decode_instance']} had {there.sum()} requests with {tokens:,} prompt tokens",)
 
 
-def _wire_notes(requests: pd.DataFrame, row: pd.Series[Any]) -> tuple[str, ...]:
+def _wire_notes(requests: Table, row: Row) -> tuple[str, ...]:
     """The rate of its KV, and who sent from or to the same instance at the same time."""
-    sent, arrived, size = row["kv_sent_at_s"], row["kv_arrived_at_s"], float(row["pd_p2p_comm_bytes"])
+    sent, arrived, size = row["kv_sent_at_s"], row["kv_arrived_at_s"], row["pd_p2p_comm_bytes"]
     rate = 8e-9 * size / (arrived - sent) if arrived > sent else float("inf")
-    at_once = requests[(requests["kv_sent_at_s"] < arrived) & (requests["kv_arrived_at_s"] > sent)]
-    at_once = at_once[at_once["request_id"] != row["request_id"]]
+    at_once = (requests["kv_sent_at_s"] < arrived) & (requests["kv_arrived_at_s"] > sent)
     notes = [f"{size / 1e6:.4g} MB at {rate:,.0f} Gbit/s, first byte to last"]
     for column, way in (("prefill_instance", "from"), ("decode_instance", "to")):
-        found = at_once[at_once[column] == row[column]]
-        if len(found):
-            notes.append(f"{len(found)} others {way} {row[column]} meanwhile: {named(found['request_id'])}")
+        rows = np.flatnonzero(at_once & requests.words[column].are(row[column]))
+        others = [name for name in requests.words["request_id"].rows(rows) if name != row["request_id"]]
+        if others:
+            notes.append(f"{len(others)} others {way} {row[column]} meanwhile: {named(others)}")
     return tuple(notes)
 
 
-def _decode_notes(run: RunOutput, row: pd.Series[Any]) -> tuple[str, ...]:
+def _decode_notes(run: RunOutput, row: Row) -> tuple[str, ...]:
     begin = row["kv_arrived_at_s"] if row["kv_arrived_at_s"] > 0 else row["prefill_completed_at_s"]
     steps = _steps(run, row["decode_instance"], begin, row["completed_at_s"])
     if steps is None:
         return ()
     with_prompts = int((steps["prefill_tokens"] > 0).sum())
     prompts = f", {with_prompts} of them with prompts" if with_prompts else ""
+    running = np.nanmean(steps["running"])
     return (
-        f"{len(steps)} iterations of {row['decode_instance']}, {steps['running'].mean():.3g} requests there{prompts}",
+        f"{len(steps)} iterations of {row['decode_instance']}, {running:.3g} requests there{prompts}",
         *_host_notes(steps),
     )
 
 
-def _steps(run: RunOutput, instance: str, begin_s: float, end_s: float) -> pd.DataFrame | None:
+def _steps(run: RunOutput, instance: str, begin_s: float, end_s: float) -> Table | None:
     """Iterations of an instance in a span; ``None`` where there are none, or the run did not write them."""
     if run.iterations is None:
         return None
     starts_s, ends_s = run.iterations["start_s"], run.iterations["end_s"]
-    found = run.iterations[
-        (run.iterations["instance"] == instance) & (starts_s >= begin_s - 1e-12) & (ends_s <= end_s + 1e-12)
-    ]
-    return None if found.empty else found
+    of_instance = run.iterations.words["instance"].are(instance)
+    found = run.iterations.rows(of_instance & (starts_s >= begin_s - 1e-12) & (ends_s <= end_s + 1e-12))
+    return found or None
 
 
-def _host_notes(steps: pd.DataFrame | None) -> tuple[str, ...]:
+def _host_notes(steps: Table | None) -> tuple[str, ...]:
     """How long GPUs wait for the host in iterations, where that is a hundredth of them or more."""
-    if steps is None or "host_s" not in steps:
+    if steps is None:
         return ()
-    waits_s, length_s = float(steps["host_s"].sum()), float((steps["end_s"] - steps["start_s"]).sum())
+    waits_s, length_s = float(np.nansum(steps["host_s"])), float(np.nansum(steps["end_s"] - steps["start_s"]))
     share = waits_s / length_s if length_s > 0 else 0.0
     return (f"{1e3 * waits_s:.4g} ms of these iterations GPUs wait for the host",) if share >= 0.01 else ()
 
 
-def _chunks(folder: Path, row: pd.Series[Any]) -> tuple[tuple[float, int, int], ...]:
+def _chunks(folder: Path, row: Row) -> tuple[tuple[float, int, int], ...]:
     """Iterations of its prompt, where the run has written who was in which."""
-    batches, iterations = folder / "batches.parquet", folder / "iterations.parquet"
-    if not (batches.exists() and iterations.exists()):
+    if not all((folder / name).exists() for name in ("batches.parquet", "iterations.parquet")):
         return ()
-    members = pd.read_parquet(batches)
-    own = members[members["request_id"] == str(row["request_id"])]
-    sizes = members[members["batch"].isin(own["batch"])].groupby("batch").size()
-    begins = pd.read_parquet(iterations, columns=["batch", "start_s"]).groupby("batch")["start_s"].min()
-    own = own.assign(start_s=begins.reindex(own["batch"]).to_numpy(), size=sizes.reindex(own["batch"]).to_numpy())
-    own = own[own["start_s"] < row["prefill_completed_at_s"]].sort_values("start_s")
-    after = (own["start_s"] - row["arrived_at_s"]).tolist()
-    return tuple(zip(after, own["new_tokens"].tolist(), own["size"].tolist(), strict=True))
+    batches = folder / "batches.parquet"
+    members = _read_columns(batches, ("batch", "request_id", "new_tokens"))
+    iterations = _read_columns(folder / "iterations.parquet", ("batch", "start_s"))
+    rows = np.array(_ids(batches, members).places_of(row["request_id"]), dtype=np.int64)
+    batch_of_member, batch_of_iteration = (arrow_columns.numbers(each["batch"]) for each in (members, iterations))
+    own, groups = np.unique(batch_of_member[rows], return_inverse=True)
+    sizes = np.bincount(_places(batch_of_member, own)[0], minlength=len(own))
+    places, is_own = _places(batch_of_iteration, own)
+    begins_s = np.full(len(own), np.inf)
+    np.minimum.at(begins_s, places, arrow_columns.numbers(iterations["start_s"])[is_own])
+    begins_s, new_tokens = begins_s[groups], arrow_columns.numbers(members["new_tokens"])[rows].astype(np.int64)
+    chunks = zip((begins_s - row["arrived_at_s"]).tolist(), new_tokens.tolist(), sizes[groups].tolist(), strict=True)
+    is_of_prompt = (begins_s < row["prefill_completed_at_s"]).tolist()
+    return tuple(sorted(compress(chunks, is_of_prompt)))
 
 
-def named(names: Sequence[object] | pd.Series[Any]) -> str:
+def _places(values: Floats, known: Floats) -> tuple[Ints, NDArray[np.bool_]]:
+    """(places in what is known, which rises, of those values that are in it; [values] whether they are)."""
+    places = np.searchsorted(known, values)
+    is_known = places < len(known)
+    is_known[is_known] = known[places[is_known]] == values[is_known]
+    return places[is_known], is_known
+
+
+def _named(requests: Table, found: NDArray[np.bool_]) -> str:
+    return named(requests.words["request_id"].rows(np.flatnonzero(found)))
+
+
+def named(names: Words | Sequence[str]) -> str:
     """The first few by name, and how many more."""
-    listed = [str(name) for name in names]
-    more = len(listed) - MOST_NAMED
-    return ", ".join(listed[:MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
+    more = len(names) - MOST_NAMED
+    return ", ".join(islice(names, MOST_NAMED)) + (f" and {more} more" if more > 0 else "")
 
 
 def waterfall_text(found: Waterfall) -> str:

@@ -8,8 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-
-import pandas as pd
+from typing import TYPE_CHECKING
 
 from vidur_pd.metrics.attribution import attribution_columns
 from vidur_pd.metrics.result import Result
@@ -17,6 +16,9 @@ from vidur_pd.metrics.summary import Summary, VerdictSummary
 from vidur_pd.simulation.api import Configuration, simulate
 from vidur_pd.simulation.driver import Progress
 from vidur_pd.workload import Workload
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 SHOWN = ("ttft_s", "tpot_s", "itl_s", "e2e_s")
 
@@ -58,6 +60,8 @@ class FinishedRun:
     @cached_property
     def requests(self) -> pd.DataFrame:
         """[requests] the columns of ``requests.csv``, NaN where something does not apply."""
+        import pandas as pd
+
         from vidur_pd.metrics.request_rows import request_columns
 
         columns = request_columns(self.result.table)
@@ -66,16 +70,22 @@ class FinishedRun:
     @cached_property
     def attribution(self) -> pd.DataFrame:
         """[completed requests] the columns of ``attribution.parquet``: parts of the latency of each, in picoseconds."""
+        import pandas as pd
+
         return pd.DataFrame(attribution_columns(self.result.table))
 
     @cached_property
     def iterations(self) -> pd.DataFrame:
         """[iterations] the columns of ``iterations.parquet``; none where ``output.iterations`` is false."""
+        import pandas as pd
+
         return pd.DataFrame(self.result.iterations.columns())
 
     @cached_property
     def links(self) -> pd.DataFrame:
         """[windows, links and classes of traffic] the columns of ``links.parquet``."""
+        import pandas as pd
+
         return pd.DataFrame(self.result.link_columns())
 
     def show(self) -> None:
@@ -93,6 +103,8 @@ class FinishedRun:
 
     def _repr_html_(self) -> str:
         """The verdict and the latencies, as a notebook shows them."""
+        import pandas as pd
+
         verdict = html.escape(self.verdict.sentence) if self.verdict else "no requests"
         rows = {name.removesuffix("_s").upper(): getattr(self.summary, name) for name in SHOWN}
         figures = {name: {key: getattr(of, key) for key in ("mean", "p50", "p90", "p99")} for name, of in rows.items()}

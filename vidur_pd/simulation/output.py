@@ -136,7 +136,8 @@ def write_parquet(path: Path, columns: dict[str, Any]) -> None:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    from vidur_pd.metrics.stream import arrow_table, parquet_options
+    from boundary.arrow_columns import arrow_table
+    from vidur_pd.metrics.stream import parquet_options
 
     table = arrow_table(columns)
     pq.write_table(table, path, **parquet_options(table.schema))

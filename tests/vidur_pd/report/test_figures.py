@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.vidur_pd.report.report_page import read_figure, unpack
 from tests.vidur_pd.report.report_run import NIC_BPS, Shape, write_run
+from tests.vidur_pd.report.report_table import links_of, table_of_rows
 from vidur_pd.metrics.summary import Histogram, Objectives
 from vidur_pd.report.charts import Chart, compact, label, log_axis
 from vidur_pd.report.figures_instances import measure_activity
@@ -33,6 +33,7 @@ from vidur_pd.report.figures_network import busiest_links, line_rates_bps, mean_
 from vidur_pd.report.figures_phases import phase_charts, phase_seconds
 from vidur_pd.report.load import distinct_labels, read_run
 from vidur_pd.report.page import charts_html
+from vidur_pd.report.table import Table
 from vidur_pd.report.text import digits, duration
 
 STAMPS = [
@@ -46,7 +47,7 @@ STAMPS = [
 
 
 def stages_of(*stamps: float) -> list[float]:
-    return ttft_stages(pd.DataFrame([stamps], columns=STAMPS)).iloc[0].tolist()
+    return ttft_stages(table_of_rows([dict(zip(STAMPS, stamps, strict=True))], ()))[:, 0].tolist()
 
 
 def test_ttft_is_cut_at_the_stamps_of_the_request() -> None:
@@ -76,12 +77,12 @@ def test_stages_are_never_negative_and_sum_to_ttft(gaps: list[float], is_disaggr
     assert sum(stages) == pytest.approx(first - arrived)
 
 
-def iteration_table(rows: list[dict[str, object]]) -> pd.DataFrame:
+def iteration_table(rows: list[dict[str, object]]) -> Table:
     zeros = dict.fromkeys(
         ("prefill_tokens", "decode_tokens", "waiting", "running", "kv_blocks_used", "compute_s", "communication_s",
          "attention_s", "dense_s", "experts_s", "head_s", "norm_and_small_s", "host_s"), 0.0)  # fmt: skip
-    table = pd.DataFrame([{**zeros, "kv_blocks_total": 100.0, "pool": "decode", **row} for row in rows])
-    return table.astype({"instance": "category", "pool": "category"})
+    whole = [{**zeros, "kv_blocks_total": 100.0, "pool": "decode", **row} for row in rows]
+    return table_of_rows(whole, ("instance", "pool"))
 
 
 def test_instance_values_are_weighted_by_time_and_idle_time_counts_zero_requests() -> None:
@@ -106,8 +107,7 @@ def test_instance_values_are_weighted_by_time_and_idle_time_counts_zero_requests
 def test_instances_follow_the_order_of_the_pools_and_count_as_people_do() -> None:
     names = [("decode-10", "decode"), ("decode-2", "decode"), ("prefill-0", "prefill")]
     rows = [{"instance": name, "pool": pool, "start_s": 0.0, "end_s": 1.0} for name, pool in names]
-    table = iteration_table(rows).sort_values(["instance", "start_s"])
-    activity = measure_activity(table, ["prefill", "decode"], (0.0, 1.0))
+    activity = measure_activity(iteration_table(rows), ["prefill", "decode"], (0.0, 1.0))
     assert activity.instances == ("prefill-0", "decode-2", "decode-10")
     assert activity.pools == ("prefill", "decode", "decode")
 
@@ -116,13 +116,14 @@ def test_phases_split_an_iteration_without_a_rest() -> None:
     """Two iterations of 10 ms: 2 + 1 + 3 ms in phases of 7 ms compute leave 1 ms, 2 ms communicate, 1 ms waits."""
     one = {"instance": "d-0", "attention_s": 2e-3, "dense_s": 1e-3, "experts_s": 3e-3, "compute_s": 7e-3}
     rows = [{**one, "communication_s": 2e-3, "start_s": at, "end_s": at + 10e-3} for at in (0.0, 0.01)]
-    decode = phase_seconds(iteration_table(rows))["decode"] / 2
-    phases = decode.drop(["length", "iterations"])
-    assert decode["iterations"] * 2 == 2
-    assert decode[["attention", "other compute", "communication", "waiting"]].to_numpy() == pytest.approx(
+    found = phase_seconds(iteration_table(rows), ["prefill", "decode"])
+    assert found.phases.names == ("decode",)
+    assert found.iterations.tolist() == [2]
+    phases = {phase: float(seconds[0]) / 2 for phase, seconds in found.phases.parts.items()}
+    assert [phases[name] for name in ("attention", "other compute", "communication", "waiting")] == pytest.approx(
         [2e-3, 1e-3, 2e-3, 1e-3]
     )
-    assert phases.sum() == pytest.approx(decode["length"])
+    assert found.phases.whole == pytest.approx(found.length_s)
 
 
 def test_phase_bars_are_shares_of_iteration_time_and_milliseconds_per_iteration() -> None:
@@ -136,6 +137,12 @@ def test_phase_bars_are_shares_of_iteration_time_and_milliseconds_per_iteration(
     assert bars(milliseconds) == {"attention": pytest.approx(10.0), "other compute": pytest.approx(10.0)}
 
 
+def test_iterations_of_no_length_are_drawn_without_a_warning() -> None:
+    """Nothing over nothing: there is no share to show."""
+    shares, _ = phase_charts(iteration_table([{"instance": "d-0", "start_s": 1.0, "end_s": 1.0}]), ["decode"])
+    assert bars(shares) == {}
+
+
 def bars(chart: Chart) -> dict[str, float]:
     return {trace["name"]: float(unpack(trace["x"])[0]) for trace in read_figure(chart.figure_json)["data"]}
 
@@ -144,28 +151,21 @@ def test_output_tokens_count_from_the_first_to_the_last(tmp_path: Path) -> None:
     """A prompt of 100 tokens prefilled in 1…2 s; 60 output tokens delivered in 3…5 s: 30 per second."""
     run = read_run(write_run(tmp_path / "run", Shape(requests=1, rejected={})))
     stamps = {"scheduled_at_s": 1.0, "prefill_completed_at_s": 2.0, "first_token_at_s": 3.0, "completed_at_s": 5.0}
-    one = run.requests.assign(**stamps, prefill_tokens=100.0, decode_tokens=60.0)
+    given = {"prefill_tokens": 100.0, "decode_tokens": 60.0, **stamps}
+    numbers = {**run.requests.numbers, **{name: np.array([value]) for name, value in given.items()}}
+    one = dataclasses.replace(run.requests, numbers=numbers)
     prompts, outputs = token_rates(dataclasses.replace(run, requests=one), np.arange(7.0))
     assert prompts.tolist() == [0, 100, 0, 0, 0, 0]
     assert outputs.tolist() == [0, 0, 0, 30, 30, 0]
 
 
-def links_of(rows: list[tuple[str, str, float, float, float]]) -> pd.DataFrame:
-    """Rows of (link, traffic, window start, window end, bytes) on links of 8 Gbit/s: 10⁹ bytes fill a second."""
-    names = ["link", "traffic", "window_start_s", "window_end_s", "carried_bytes"]
-    table = pd.DataFrame(rows, columns=names).assign(src="a", dst="b", kind="nic", capacity_bps=8e9)
-    seconds = table["window_end_s"] - table["window_start_s"]
-    table = table.assign(measure="use", capacity_bytes=10**9 * seconds, burst_use=np.nan)
-    return table.astype(dict.fromkeys(("link", "src", "dst", "kind", "traffic", "measure"), "category"))
-
-
 def test_link_use_counts_all_traffic_of_a_window_against_the_capacity() -> None:
     """Link x: 0.3 + 0.4 of one second, then 0.1 of the next, over 4 s: peak 70 %, mean 20 %. Link y: 12.5 %."""
     rows = [
-        ("y", "kv", 0.0, 1.0, 0.5e9),
-        ("x", "kv", 0.0, 1.0, 0.3e9),
-        ("x", "collective", 0.0, 1.0, 0.4e9),
-        ("x", "kv", 1.0, 2.0, 0.1e9),
+        ("y", "nic", "kv", 0.0, 1.0, 0.5e9),
+        ("x", "nic", "kv", 0.0, 1.0, 0.3e9),
+        ("x", "nic", "collective", 0.0, 1.0, 0.4e9),
+        ("x", "nic", "kv", 1.0, 2.0, 0.1e9),
     ]
     first, second = busiest_links(links_of(rows), 4.0)
     assert (first.peak_use, first.mean_use) == pytest.approx((0.7, 0.2))
@@ -176,9 +176,9 @@ def test_link_use_counts_all_traffic_of_a_window_against_the_capacity() -> None:
 def test_mean_link_use_is_over_all_links_of_a_kind_and_apart_by_traffic() -> None:
     """Two links carry 0.6 and 0.2 of a second's bytes of KV: 40 % on average; collectives on one of them: 5 %."""
     rows = [
-        ("x", "kv", 0.0, 1.0, 0.6e9),
-        ("y", "kv", 0.0, 1.0, 0.2e9),
-        ("x", "collective", 0.0, 1.0, 0.1e9),
+        ("x", "nic", "kv", 0.0, 1.0, 0.6e9),
+        ("y", "nic", "kv", 0.0, 1.0, 0.2e9),
+        ("x", "nic", "collective", 0.0, 1.0, 0.1e9),
     ]
     drawn = read_figure(mean_use_chart(links_of(rows)).figure_json)["data"]
     use = {trace["name"]: unpack(trace["y"]).tolist() for trace in drawn}
@@ -188,11 +188,11 @@ def test_mean_link_use_is_over_all_links_of_a_kind_and_apart_by_traffic() -> Non
 def test_the_busiest_link_is_the_fullest_one_of_each_window() -> None:
     """x carries KV and collectives in the first window, 70 %; y is fuller in the second, 50 %."""
     rows = [
-        ("x", "kv", 0.0, 1.0, 0.3e9),
-        ("x", "collective", 0.0, 1.0, 0.4e9),
-        ("y", "kv", 0.0, 1.0, 0.6e9),
-        ("x", "kv", 1.0, 2.0, 0.1e9),
-        ("y", "kv", 1.0, 2.0, 0.5e9),
+        ("x", "nic", "kv", 0.0, 1.0, 0.3e9),
+        ("x", "nic", "collective", 0.0, 1.0, 0.4e9),
+        ("y", "nic", "kv", 0.0, 1.0, 0.6e9),
+        ("x", "nic", "kv", 1.0, 2.0, 0.1e9),
+        ("y", "nic", "kv", 1.0, 2.0, 0.5e9),
     ]
     (trace,) = read_figure(peak_use_chart(links_of(rows)).figure_json)["data"]
     assert unpack(trace["y"]) == pytest.approx([70.0, 50.0])
@@ -200,10 +200,9 @@ def test_the_busiest_link_is_the_fullest_one_of_each_window() -> None:
 
 def test_the_eight_busiest_links_of_each_kind_are_listed_nics_first() -> None:
     """30 links, a third of each kind, the later the busier: NVLink, though fullest of all, hides no NIC."""
-    rows = [(f"link{place:02}", "kv", 0.0, 1.0, 1e6 * (place + 1)) for place in range(30)]
-    links = links_of(rows)
-    kinds = links["link"].astype(str).str[4:].astype(int).map(lambda place: ("nic", "fabric", "nvlink")[place // 10])
-    listed = busiest_links(links.assign(kind=kinds.astype("category")), 1.0)
+    kinds = ("nic", "fabric", "nvlink")
+    rows = [(f"link{place:02}", kinds[place // 10], "kv", 0.0, 1.0, 1e6 * (place + 1)) for place in range(30)]
+    listed = busiest_links(links_of(rows), 1.0)
     assert [link.kind for link in listed] == ["nic"] * 8 + ["fabric"] * 8 + ["nvlink"] * 8
     assert [round(link.kv_bytes / 1e6) for link in listed] == [
         *range(10, 2, -1),
@@ -213,8 +212,8 @@ def test_the_eight_busiest_links_of_each_kind_are_listed_nics_first() -> None:
 
 
 def test_a_kind_of_link_that_is_not_known_is_listed_last() -> None:
-    links = links_of([("x", "kv", 0.0, 1.0, 9e6), ("y", "collective", 0.0, 1.0, 1e6)])
-    listed = busiest_links(links.assign(kind=pd.Categorical(["cxl", "nvlink"])), 1.0)
+    rows = [("x", "cxl", "kv", 0.0, 1.0, 9e6), ("y", "nvlink", "collective", 0.0, 1.0, 1e6)]
+    listed = busiest_links(links_of(rows), 1.0)
     assert [(link.kind, link.collective_bytes) for link in listed] == [("nvlink", 1e6), ("cxl", 0.0)]
 
 
@@ -224,7 +223,7 @@ def layout_of(chart: Chart | None) -> Any:
 
 
 def ms_curve(*values_ms: float) -> Curve:
-    return sample_curve("run", pd.Series(values_ms) / 1e3)
+    return sample_curve("run", np.array(values_ms) / 1e3)
 
 
 @pytest.mark.parametrize("slowest_ms", [40.0, 400.0])

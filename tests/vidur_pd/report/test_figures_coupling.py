@@ -6,11 +6,11 @@ import json
 from pathlib import Path
 
 import numpy as np
-import pandas as pd
 import pytest
 
 from tests.vidur_pd.report.report_page import read_figure, unpack
 from tests.vidur_pd.report.report_run import write_run
+from tests.vidur_pd.report.report_table import links_of
 from vidur_pd.metrics.attribution import PARTS
 from vidur_pd.report import comparison_table, write_report
 from vidur_pd.report.figures_coupling import (
@@ -22,16 +22,6 @@ from vidur_pd.report.figures_coupling import (
     sources_table,
 )
 from vidur_pd.report.load import read_run
-
-
-def links_of(rows: list[tuple[str, str, str, float, float, float]]) -> pd.DataFrame:
-    """Rows of (link, kind, traffic, window start, window end, bytes) on links of 8 Gbit/s: 10⁹ bytes fill a second."""
-    names = ["link", "kind", "traffic", "window_start_s", "window_end_s", "carried_bytes"]
-    table = pd.DataFrame(rows, columns=names).assign(capacity_bps=8e9)
-    table = table.assign(src=table["link"], dst="b")
-    seconds = table["window_end_s"] - table["window_start_s"]
-    table = table.assign(measure="use", capacity_bytes=10**9 * seconds, burst_use=np.nan)
-    return table.astype(dict.fromkeys(("link", "src", "dst", "kind", "traffic", "measure"), "category"))
 
 
 def test_each_part_of_latency_has_a_colour_of_its_own() -> None:
