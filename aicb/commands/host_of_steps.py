@@ -15,7 +15,7 @@ from boundary.errors import InputError
 def host_of(
     steps: Sequence[Step], launches: Launches, request_latency_us: float, tp: int = 1, dp: int = 1
 ) -> HostModel:
-    """The times of a host, of a worker in the mean.
+    """The times of a host, of a worker in the mean, whatever the model (`aicb.iteration.launches`).
 
     Steps have the times of the slowest of ``tp`` workers; what that is longer is taken off (`HostModel.speed_spread`).
     With several, hand-over and agreement are apart; gathering logits cannot be separated from sampling and stays in
@@ -42,12 +42,14 @@ def host_of(
     shortest = min(step.tokens for step in short)
     short = [step for step in short if step.tokens == shortest]
     token_us = max(0.0, (_preparing_us(long) - _preparing_us(short)) / (longest - shortest))
+    launch_us = middle_us(eager, "launch_s") / launches.eager_time
+    prompt_us = _preparing_us(short) - token_us * shortest - decode_us
     found = HostModel(
         launch_us=replay_us,
-        piece_launch_us=(middle_us(pieces, "launch_s") - replay_us) / launches.pieces,
-        eager_launch_us=middle_us(eager, "launch_s") / launches.eager_time,
-        prepare_us=decode_us,
-        prompt_us=max(0.0, _preparing_us(short) - token_us * shortest - decode_us),
+        piece_launch_us=(middle_us(pieces, "launch_s") - replay_us) / launches.pieces_time,
+        eager_launch_us=launch_us,
+        prepare_us=max(0.0, decode_us - launch_us * launches.preparing),
+        prompt_us=max(0.0, prompt_us - launch_us * launches.prompt_preparing),
         prompt_token_us=token_us,
         request_us=max(0.0, (_preparing_us(fullest) - decode_us) / (most - 1)),
         sample_us=middle_us(one, "sample_s"),

@@ -68,7 +68,7 @@ OF_WORKERS = (
 """Times of `HostModel` that pass in workers."""
 
 
-HAND_OVER_LAUNCHES, AGREEING_LAUNCHES, LOGITS_LAUNCHES = 3.9, 10.0, 6.0
+HAND_OVER_LAUNCHES, AGREEING_LAUNCHES, LOGITS_LAUNCHES = 4.4, 11.3, 6.8
 """What engines of several workers do besides, in launches outside graphs of the same host, whose time is the one thing
 known of every host (``tests/data/engine/vllm-h100-host-workers.json.gz`` and ``-host-parts.json.gz``, Qwen3-30B-A3B).
 
@@ -107,9 +107,9 @@ class HostModel:
 
     launch_us: float = 54.0
     """One replay of a full graph."""
-    piece_launch_us: float = 29.8
+    piece_launch_us: float = 27.5
     """One launch where graphs replay what lies between attentions."""
-    eager_launch_us: float = 43.9
+    eager_launch_us: float = 41.7
     """One launch where nothing is replayed."""
     prepare_us: float = 570.0
     """From the result before to the first kernel: output, schedule, inputs of decodes."""
@@ -146,7 +146,7 @@ class HostModel:
             case GraphMode.FULL:
                 passed_us = self.launch_us
             case GraphMode.PIECEWISE:
-                passed_us = self.launch_us + self.piece_launch_us * launches.pieces
+                passed_us = self.launch_us + self.piece_launch_us * launches.pieces_time
             case GraphMode.EAGER:
                 passed_us = self.eager_launch_us * launches.eager_time
         return passed_us + self.sample_us

@@ -401,8 +401,8 @@ class IterationModel:
         return _core.HostTimes(
             step_ps=picoseconds(host.step_us),
             gaps_ps=picoseconds(host.gap_us * launches.eager),
-            prepare_ps=picoseconds(host.prepare_us),
-            prompt_ps=picoseconds(host.prompt_us),
+            prepare_ps=picoseconds(host.prepare_us + host.eager_launch_us * launches.preparing),
+            prompt_ps=picoseconds(host.prompt_us + host.eager_launch_us * launches.prompt_preparing),
             token_ps=picoseconds(host.prompt_token_us),
             request_ps=picoseconds(host.request_us),
             full_ps=picoseconds(self._launching_us(host, GraphMode.FULL, launches)),

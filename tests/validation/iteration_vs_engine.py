@@ -15,10 +15,11 @@ from __future__ import annotations
 import gzip
 import json
 import sys
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import numpy as np
+from scipy.optimize import minimize_scalar
 
 from aicb.iteration.host import HostModel
 from aicb.iteration.model import PS_PER_US, IterationModel
@@ -161,9 +162,27 @@ def summarise(points: list[Comparison]) -> dict[str, dict[str, float]]:
     return summary
 
 
+def fitted_launch_us() -> float:
+    """``eager_launch_us`` of the default host with the least squares of relative errors of the calibration prompts."""
+    rows = {name: load_tables(name)["prefill"][CALIBRATION["prefill"]] for name in FILES}
+
+    def squares(launch_us: float) -> float:
+        host = replace(HostModel(), eager_launch_us=launch_us)
+        models = {name: iteration_model(name, host) for name in FILES}
+        errors = [
+            first_token_ms(models[name], int(row[0])) / (row[1] * 1e3) - 1.0 for name in FILES for row in rows[name]
+        ]
+        return float(np.sum(np.square(errors)))
+
+    return float(minimize_scalar(squares, bounds=LAUNCH_RANGE_US, method="bounded", options={"xatol": 0.05}).x)
+
+
 def main() -> int:
     if not MEASUREMENTS.is_dir():
         print(f"skipped: no measurements at {MEASUREMENTS.name}")
+        return 0
+    if "--calibrate" in sys.argv[1:]:
+        print(f"eager_launch_us: {fitted_launch_us():.1f}")
         return 0
     points = [point for name in FILES for point in compare(name)]
     summary = summarise(points)
