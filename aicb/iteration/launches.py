@@ -31,7 +31,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from aicb.iteration.pricing import FUSED_OPERATORS
 from aicb.operators.operator import Communication, Operator, Phase
@@ -58,7 +58,8 @@ LISTED_APART = {
 """Where what goes with these operators is listed, too (``aicb.operators.hybrid_kernels``, compiled)."""
 
 IN_PIECE, IN_PIECE_APART = 0.39, 0.66
-"""A kernel that a compiled piece launches by itself, 34 us; by an operator of vLLM's (fp8 products and quantisation), 57 us."""
+"""A kernel that a compiled piece launches by itself, 34 us; by an operator of vLLM's (fp8 products and what quantises
+for them), 57 us."""
 PIECE = 0.35
 """More for each piece, one a layer: 30 us."""
 SHARED, SHARED_APART = 1.0, 1.5
@@ -81,16 +82,16 @@ HYBRID_PREPARING, HYBRID_PROMPT_PREPARING = 8.0, 18.0
 """Launches that an iteration of a model with delta rules takes longer to prepare, and one with prompts besides: what
 vLLM computes of lengths and places of states. 0.7 and 1.55 ms more than in Qwen3-30B-A3B."""
 
-COLLECTIVES = {"all_reduce": 2.8, "all_gather": 3.5, "reduce_scatter": 3.0}
+COLLECTIVES = {"all_reduce": 3.5, "all_gather": 6.0, "reduce_scatter": 5.4}
 """Outside graphs, in launches of the same host, by vLLM's Python around them.
 
 Engines of Qwen3-30B-A3B stamped inside (``tests/data/engine/vllm-h100-host-parts.json.gz``) take for a layer of a
-prompt 9.7 times as long as for a call of attention in it with one worker, 12.4 to 12.9 times with two (TP 2), 14.7
-times with DP 2 and EP 2; with one, two or four engines at once it is 9.7. A mean launch is 9.7 / 17 calls of attention.
-An all-reduce adds 1.31 of these (vLLM's own kernel, a copy before it) to 1.54 (NCCL): 2.3 to 2.7 launches. Gathering
-tokens for shared experts, three tensors by broadcasts in one group of NCCL calls, takes 1.21, the scatter 0.94: 2.1 and
-1.7 launches. Of the 5.0 that DP 2 and EP 2 add to a layer 1.1 are neither these nor launches counted; both have half of
-it. Other collectives were not measured and count as one launch."""
+prompt 9.7 times as long as for a call of attention in it with one worker and 6 layers, so that a launch is 0.504 of
+such a call; with 16 layers 12.7 times with two (TP 2, vLLM's own kernel or NCCL) and 14.7 times with DP 2 and EP 2;
+with one, two or four engines at once it is 9.7. That is 7.3 launches a layer for two all-reduces, more than two thirds
+of them around the calls of the communicator, and 11.4 for gathering tokens for shared experts and scattering results:
+2.4 and 1.9 in the communicator, and half of the rest each, in which the kernels are that shared experts have besides.
+Other collectives were not measured and count as one launch."""
 
 APART_FROM_NORM = "quant"
 """Operators that compute an activation and quantise it are two kernels there."""
@@ -122,6 +123,10 @@ class Launches:
     """More to prepare any iteration, in eager launches."""
     prompt_preparing: float = 0.0
     """And one with prompts."""
+
+    def within_iteration(self) -> Launches:
+        """Of a pass within another's iteration, without a forward pass's beginning: that of drafts was not measured."""
+        return replace(self, eager_time=self.eager_time - FORWARD, pieces_time=self.pieces_time - FORWARD_OF_GRAPHS)
 
 
 def count_launches(layers: int, attention: Iterable[Operator], others: Iterable[Operator]) -> Launches:

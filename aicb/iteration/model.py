@@ -484,4 +484,5 @@ class _DraftingModel(IterationModel):
 
     def _launching_us(self, host: HostModel, mode: GraphMode, launches: Launches) -> float:
         """vLLM replays no full graphs of drafters."""
-        return super()._launching_us(host, GraphMode.PIECEWISE if mode is GraphMode.FULL else mode, launches)
+        replayed = GraphMode.PIECEWISE if mode is GraphMode.FULL else mode
+        return super()._launching_us(host, replayed, launches.within_iteration())

@@ -9,7 +9,8 @@ bursts of five; prompts and decodes of Qwen3-Next-80B-A3B cut to 16 layers with 
 transferred from the H200. The simulator gets the engine's profile and what the engine's log says: its KV blocks, and
 how it reduces among ranks. The host is the default, which was chosen before: launches of these machines were not
 measured then. ``HOST`` was measured later on one of their kind, at a speed that differs from theirs as those differ
-from each other.
+from each other. `LATER` were measured once launches had been told apart, with stamps inside: ``own`` is what ``aicb
+profile host`` makes of its loads in the very engine, before and after what is compared.
 """
 
 from __future__ import annotations
@@ -24,6 +25,11 @@ from typing import Any
 import numpy as np
 import yaml
 
+from aicb.iteration.model import IterationModel
+from aicb.measurements.gpu import get_gpu
+from aicb.model.catalog import load_model
+from aicb.model.partition import Partition
+from aicb.model.precision import Precision
 from tests.validation.engine_figures import Comparison, read_measurement
 from tests.validation.held_out_vs_engine import trace_of
 from vidur_pd.metrics.requests import seconds
@@ -33,14 +39,21 @@ SERVERS = ("tp2-qwen3-30b-a3b", "tp2-qwen3-8b", "dp2-ep2-qwen3-30b-a3b")
 """Partition and model of each measurement, as in its name."""
 HYBRID = "tp2-qwen3-next-l16"
 """Without serving runs."""
+LATER = ("tp2-qwen3-30b-a3b-l32", "tp2-qwen3-next-l16-later")
+"""Models cut to 32 and 16 layers."""
 HOST = "xeon-vm-32-h100"
 """Of one worker on a machine of the same kind, stamped inside."""
+OWN = "own"
+"""Of the engine that is compared with."""
 RUNS = ("serve_prefix", "serve_burst")
+LATER_RUNS = ("serve_2.0", "serve_6.0")
+BLOCK_TOKENS = 16
+"""Of models without delta rules, which have blocks of 544 tokens."""
 APART_S = 20.0
 """Between prompts that are to be alone."""
 COMPARED_STEPS = 40
-HYBRID_OUTPUTS, HYBRID_STEPS = 40, 12
-"""Tokens of a request of its decodes, and the last of them that were measured."""
+TOGETHER_OUTPUTS, TOGETHER_STEPS = 40, 12
+"""Tokens of a request of decodes that were submitted together, and the last of them that were measured."""
 
 
 def measurement(server: str) -> dict[str, Any]:
@@ -61,10 +74,9 @@ def compare_prompts(server: str, host: str | None = None) -> list[Comparison]:
 def compare_decodes(server: str, host: str | None = None) -> list[Comparison]:
     """Steps in which all requests decode: medians measured, the mean of the last 40 before the first request ends."""
     found, rows = measurement(server), []
-    is_hybrid = server == HYBRID
-    steps = HYBRID_STEPS if is_hybrid else COMPARED_STEPS
-    for row in found["decode" if is_hybrid else "steady"]:
-        ends_s, last = [], row.get("n_out", HYBRID_OUTPUTS)
+    steps = COMPARED_STEPS if "steady" in found else TOGETHER_STEPS
+    for row in found["steady" if "steady" in found else "decode"]:
+        ends_s, last = [], row.get("n_out", TOGETHER_OUTPUTS)
         for outputs in (last - steps, last):
             requests = [{"arrival": 0.0, "n_in": row["L"], "n_out": outputs} for _ in range(row["B"])]
             ends_s.append(float(seconds(simulate(server, requests, host).e2e_ps).min()))
@@ -92,8 +104,12 @@ def simulate(server: str, requests: Sequence[dict[str, Any]], host: str | None =
         trace, configuration = Path(folder) / "trace.jsonl", Path(folder) / "config.yaml"
         trace.write_text("".join(json.dumps(row) + "\n" for row in trace_of(requests)), encoding="utf-8")
         configured = _configuration(server, trace)
+        if host == OWN:
+            own = Path(folder) / "host.yaml"
+            own.write_text(yaml.safe_dump({"source": server, **measurement(server)["host"]}), encoding="utf-8")
+            host = str(own)
         configured["engine"] |= {"host": host} if host else {}
-        if server == HYBRID:
+        if "config" in measurement(server):
             model = Path(folder) / "config.json"
             model.write_text(json.dumps(measurement(server)["config"]), encoding="utf-8")
             configured["model"] = str(model)
@@ -103,6 +119,7 @@ def simulate(server: str, requests: Sequence[dict[str, Any]], host: str | None =
 
 def _configuration(server: str, trace: Path) -> dict[str, Any]:
     found = measurement(server)
+    blocks, block_tokens = found["kv_blocks"]
     return {
         "model": found["args"]["model"],
         "hardware": "h100",
@@ -116,7 +133,7 @@ def _configuration(server: str, trace: Path) -> dict[str, Any]:
             "max_batched_tokens": 8192,
             "max_seqs": 256,
             "prefix_caching": found["args"]["enable_prefix_caching"],
-            "num_kv_blocks": found["kv_blocks"][0] if server != HYBRID else None,  # it has blocks of 544 tokens
+            "num_kv_blocks": blocks if block_tokens == BLOCK_TOKENS else None,
         },
         "network": {"collectives": found["collectives"]},
     }
@@ -128,19 +145,38 @@ def _partition(arguments: dict[str, Any]) -> dict[str, int]:
     return {"tp": tp, "dp": dp, "ep": tp * dp if arguments.get("enable_expert_parallel") else 1}
 
 
+def compare(server: str, host: str | None = None) -> list[Comparison]:
+    """All that was measured of a server."""
+    runs = [run for run in (*RUNS, *LATER_RUNS) if run in measurement(server)]
+    served = (row for run in runs for row in compare_serving(server, run, host))
+    return [*compare_prompts(server, host), *compare_decodes(server, host), *served]
+
+
+def launch_us(server: str, phase: str) -> float:
+    """A launch of eager prompts during a phase of one of `LATER`: medians of the slower worker over those counted."""
+    found = measurement(server)
+    (steps,) = (each["steps"] for each in found["during"] if each["during"] == phase)
+    eager = [row for row in steps if row["mode"] == "eager" and row["kind"].startswith("prompt")]
+    passes = sum(row["number"] for row in eager)
+    time_us = sum(row["launch_us"] * row["number"] for row in eager) / passes
+    with tempfile.TemporaryDirectory() as folder:
+        config = Path(folder) / "config.json"
+        config.write_text(json.dumps(found["config"]), encoding="utf-8")
+        model = load_model(str(config))
+    iterations = IterationModel(model, Partition(tp=2), Precision(), get_gpu("h100"), hybrid_kernels="compiled")
+    return float(time_us / iterations.launches(0).eager_time)
+
+
 def main() -> int:
-    for server in (*SERVERS, HYBRID):
-        rows, others = (
-            [
-                *compare_prompts(server, host),
-                *compare_decodes(server, host),
-                *(row for run in RUNS if server != HYBRID for row in compare_serving(server, run, host)),
-            ]
-            for host in (None, HOST)
-        )
-        for row, other in zip(rows, others, strict=True):
+    for server in (*SERVERS, HYBRID, *LATER):
+        hosts = (None, HOST, *((OWN,) if server in LATER else ()))
+        for row, *others in zip(*(compare(server, host) for host in hosts), strict=True):
             times = f"measured {row.measured_ms:9.2f} ms  simulated {row.simulated_ms:9.2f} ms"
-            print(f"{server:21s} {row.name:24s} {times}  {row.error:+6.1%}  {HOST} {other.error:+6.1%}")
+            named = "  ".join(f"{host} {other.error:+6.1%}" for host, other in zip(hosts[1:], others, strict=True))
+            print(f"{server:24s} {row.name:24s} {times}  {row.error:+6.1%}  {named}")
+    for server in LATER:
+        phases = [each["during"] for each in measurement(server)["during"]]
+        print(server, "launches", {phase: round(launch_us(server, phase), 1) for phase in phases})
     return 0
 
 
