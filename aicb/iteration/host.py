@@ -13,9 +13,8 @@ the tokens of short prompts, launched kernel by kernel, wait for it.
 - *Launching*. Work outside CUDA graphs is launched kernel by kernel from Python (`aicb.iteration.launches`). A full
   graph is one launch; piecewise graphs leave the attention of each layer outside; eager iterations launch everything.
   Batches with prefills beyond the largest captured size (512 tokens) are eager in vLLM's default, compiled or not,
-  which is why a prefill of 600 and one of 2,000 tokens of Qwen3-30B-A3B take the same time. A launch outside graphs
-  takes about as long in all models: on one host 71 to 89 us in Qwen3-30B-A3B and Qwen3-Next-80B-A3B, 55 to 68 in
-  DeepSeek-V3.
+  which is why a prefill of 600 and one of 2,000 tokens of Qwen3-30B-A3B take the same time. What launches of other
+  models take is counted in mean launches of this one, by the kind of call that makes them.
 - *Gaps*. Between the kernels of a graph, in which the device starts the next one: what a step of one request takes
   beyond the kernels' durations in a trace of the same engine.
 - *Request latency*. From the client's call in the engine's own process to the scheduler, and from the result back to
@@ -72,9 +71,9 @@ HAND_OVER_LAUNCHES, AGREEING_LAUNCHES, LOGITS_LAUNCHES = 4.4, 11.3, 6.8
 """What engines of several workers do besides, in launches outside graphs of the same host, whose time is the one thing
 known of every host (``tests/data/engine/vllm-h100-host-workers.json.gz`` and ``-host-parts.json.gz``, Qwen3-30B-A3B).
 
-Handing over takes 257 to 279 us where a launch takes 69, and 252 to 403 where it takes 63 to 119. Preparing takes 8.7
-calls of attention with one worker and 14.4 with two data-parallel ranks, of which agreeing is 3.7: 5.7 calls are 10
-launches. Sampling takes 0.36 (decodes) to 0.50 ms (prompts) more with TP 2, 5.2 and 7.2 launches."""
+Handing over takes 252 to 403 us where a launch takes 55 to 105. Preparing takes 8.7 calls of attention with one worker
+and 14.4 with two data-parallel ranks, of which agreeing is 3.7: 5.7 calls are 11.3 launches. Sampling takes 0.36
+(decodes) to 0.50 ms (prompts) more with TP 2, 5.9 and 8.2 launches."""
 
 
 def slowest_of(workers: int, spread: float) -> float:
@@ -108,9 +107,9 @@ class HostModel:
     launch_us: float = 54.0
     """One replay of a full graph."""
     piece_launch_us: float = 27.5
-    """One launch where graphs replay what lies between attentions."""
+    """One launch where graphs replay what lies between attentions, four a layer of Qwen3-30B-A3B."""
     eager_launch_us: float = 41.7
-    """One launch where nothing is replayed."""
+    """One launch where nothing is replayed, the mean of the 17 of a layer of Qwen3-30B-A3B."""
     prepare_us: float = 570.0
     """From the result before to the first kernel: output, schedule, inputs of decodes."""
     prompt_us: float = 740.0
@@ -129,13 +128,13 @@ class HostModel:
     request_latency_us: float = 1340.0
     """Client to scheduler, and result to client."""
     hand_over_us: float | None = None
-    """From the scheduler to a worker in a process of its own, as engines of several workers have them; ``None``: 3.9
+    """From the scheduler to a worker in a process of its own, as engines of several workers have them; ``None``: 4.4
     launches."""
     agree_us: float | None = None
     """More to prepare where data-parallel ranks share experts: they agree on padding and graphs, by an all-reduce
-    between processors, and wait for each other in it; ``None``: 10 launches."""
+    between processors, and wait for each other in it; ``None``: 11.3 launches."""
     logits_us: float | None = None
-    """More to sample where tensor-parallel ranks gather logits; ``None``: 6 launches."""
+    """More to sample where tensor-parallel ranks gather logits; ``None``: 6.8 launches."""
     speed_spread: float = 0.23
     """Relative standard deviation of the time that workers' processes take for the same: cores of a virtual machine
     are not equally fast. Of 13 recordings in ``vllm-h100-host-parts.json.gz``, by their calls of attention."""

@@ -19,7 +19,7 @@ DeepSeek-V3 fp8, 8 layers             6.1      7
 Measured: launch calls of the host in one step, less the 21 (30 of Qwen3-Next) that a step of graphs alone has as well.
 
 Launches do not all take as long: Python around a kernel of a compiled piece is short, that of experts long. What a
-call of each kind takes is in `CALLS` and the constants beside it, in mean launches of Qwen3-30B-A3B, of which a layer
+call of each kind takes is in `CALLS` and the constants below it, in mean launches of Qwen3-30B-A3B, of which a layer
 has 17; so an eager iteration is `Launches.eager_time` times ``eager_launch_us`` of a host, whatever the model. Measured
 in eight processes with stamps inside, the same loops of torch's and Triton's launches between them as a common unit
 (one H100, 2026-11-26, ``tests/data/engine/vllm-host-classes.json.gz``); there a launch is 86.5 us where ``x.add_(1)``
@@ -63,7 +63,7 @@ for them), 57 us."""
 PIECE = 0.35
 """More for each piece, one a layer: 30 us."""
 SHARED, SHARED_APART = 1.0, 1.5
-"""A kernel of shared experts, which run uncompiled within the experts' operator, beside a stream: bf16 and fp8."""
+"""A kernel of shared experts, which run uncompiled within the experts' operator, on a second stream: bf16 and fp8."""
 CALLS = {"attention": 2.95, "latent_attention": 6.75, "delta_rule": 17.5, "experts": 11.5, "experts_fp8": 18.7}
 """One call with all that it launches: attention with writing KV (FlashAttention-3; 131 us in Qwen3-8B and 154 in
 Qwen3-30B-A3B, 55 and 45 to write, 31 for each of the two operators around them), the same of MLA for a prompt, which

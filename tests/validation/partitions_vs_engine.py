@@ -9,7 +9,7 @@ bursts of five; prompts and decodes of Qwen3-Next-80B-A3B cut to 16 layers with 
 transferred from the H200. The simulator gets the engine's profile and what the engine's log says: its KV blocks, and
 how it reduces among ranks. The host is the default, which was chosen before: launches of these machines were not
 measured then. ``HOST`` was measured later on one of their kind, at a speed that differs from theirs as those differ
-from each other. `LATER` were measured once launches had been told apart, with stamps inside: ``own`` is what ``aicb
+from each other. `LATER` were measured once launches had kinds, with stamps inside: ``own`` is what ``aicb
 profile host`` makes of its loads in the very engine, before and after what is compared.
 """
 

@@ -210,7 +210,7 @@ def host_by(name: str, layers: int, process: str) -> HostModel:
 @pytest.mark.parametrize("process", ["first", "second"])
 @pytest.mark.parametrize(("name", "layers"), [("qwen3-8b", 6), ("deepseek-v3", 5), ("qwen3-next-80b-a3b", 4)])
 def test_a_host_has_the_same_launches_whatever_model_it_was_measured_with(name: str, layers: int, process: str) -> None:
-    """Counted alike, launches of Qwen3-8B were 0.62 times, those of Qwen3-Next between graphs 2 times as long."""
+    """Counted alike, launches of Qwen3-8B were 0.62 times, those of Qwen3-Next between graphs 1.28 times as long."""
     host, reference = host_by(name, layers, process), host_by("qwen3-30b-a3b", 6, process)
     assert host.eager_launch_us == pytest.approx(reference.eager_launch_us, rel=0.07)
     assert host.piece_launch_us == pytest.approx(reference.piece_launch_us, rel=0.13)
