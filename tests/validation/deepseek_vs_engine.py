@@ -8,7 +8,7 @@ One prompt alone (time to first token), and steady decodes of equal requests (me
 context of the measured window). Weights route tokens as a trained router does. Nothing is fitted to these points.
 
 The host is not known: by its cores it would be xeon-vm-32, but the second token comes 0.8 ms early (0.15 to 0.35 ms in
-the session in which that one was measured), as on one twice as slow. Hence xeon-vm-16, whose launches take 1.8 times
+the session in which that one was measured), as on one twice as slow. Hence xeon-vm-16, whose launches take 2.0 times
 as long.
 """
 
