@@ -27,7 +27,7 @@ def test_long_prompts_alone_are_as_measured() -> None:
     assert max(errors["prefill of 6144"], errors["prefill of 16384"]) <= 0.06
 
 
-@pytest.mark.xfail(strict=True, reason="13.1 %: this host took 56 to 88 ms for five prompts of 1,024 tokens")
+@pytest.mark.xfail(strict=True, reason="16.6 %: this host took 56 to 88 ms for five prompts of 1,024 tokens")
 def test_prompts_alone_are_as_measured_but_for_a_host_that_varies() -> None:
     """Five prompts of 1,024 tokens took 56 to 88 ms there, five of 2,048 tokens 52 to 87: the median is a draw."""
     assert np.mean(list(prompt_errors().values())) <= 0.12

@@ -92,7 +92,7 @@ def test_prompts_take_as_long_as_measured_unless_the_host_holds_them_up(server: 
     [
         *(server for server in SERVERS if server != EXPERTS_APART),
         pytest.param(
-            EXPERTS_APART, marks=pytest.mark.xfail(strict=True, reason="15.0 %: prompts that the host holds up")
+            EXPERTS_APART, marks=pytest.mark.xfail(strict=True, reason="14.4 %: prompts that the host holds up")
         ),
     ],
 )

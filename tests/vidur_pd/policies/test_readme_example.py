@@ -19,7 +19,7 @@ def test_the_policies_of_the_readme_serve_every_request(tmp_path: Path) -> None:
         place.write_text(classes[place.stem])
     engine = {"policy": f"{places[0]}:Lifo", "num_kv_blocks": 60, "prefix_caching": True, "max_seqs": 8}
     pools = [pool("m", "mixed", instances=2)]
-    rows = [(1_000 * i, 100 + 7 * i, 40) for i in range(40)]
+    rows = [(10 * i, 100 + 7 * i, 40) for i in range(40)]
     result = simulate(config(pools, engine=engine, routing={"policy": f"{places[1]}:CacheAware"}), rows)
     assert result.summary.completed == 40
     assert result.summary.preemptions > 0
