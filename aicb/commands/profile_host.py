@@ -44,7 +44,7 @@ def host(
         file = Path(folder) / "config.json"
         file.write_text(json.dumps(configuration), encoding="utf-8")
         stamps = record(EngineUnderTest(folder, tp, dp, dp > 1, {"kv_cache_memory_bytes": kv_bytes}))
-        launches = _launches(str(file), tp, dp)
+        launches = _launches(str(file), tp, dp, is_fp8="quantization_config" in configuration)
     if recording is not None:
         recording.write_text(json.dumps(stamps), encoding="utf-8")
     found = host_of(steps_of(stamps), launches, request_latency_us(stamps), tp, dp)
@@ -55,7 +55,8 @@ def host(
     typer.echo(f"{output}: {found.eager_launch_us:.1f} us a launch, {found.prepare_us:.0f} us to prepare")
 
 
-def _launches(config: str, tp: int, dp: int) -> Launches:
+def _launches(config: str, tp: int, dp: int, *, is_fp8: bool) -> Launches:
+    """Of the model as vLLM 0.24 runs it."""
     from aicb.iteration.model import IterationModel
     from aicb.measurements.gpu import get_gpu
     from aicb.model.catalog import load_model
@@ -65,7 +66,15 @@ def _launches(config: str, tp: int, dp: int) -> Launches:
 
     partition = Partition(tp=tp, dp=dp, ep=tp * dp if dp > 1 else 1)
     gathers = ExpertDispatch("all_gather", "all_gather")
-    return IterationModel(load_model(config), partition, Precision(), get_gpu("h200"), dispatch=gathers).launches(0)
+    return IterationModel(
+        load_model(config),
+        partition,
+        Precision("fp8" if is_fp8 else "bf16"),
+        get_gpu("h200"),
+        experts_kernel="triton" if is_fp8 else "deep_gemm",
+        hybrid_kernels="compiled",
+        dispatch=gathers,
+    ).launches(0)
 
 
 def _host_file(found: HostModel, what: str, stamps: dict[str, Any]) -> str:
