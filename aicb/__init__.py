@@ -17,6 +17,7 @@ if TYPE_CHECKING:
         ZipfLoad,
         parse_expert_load,
     )
+    from aicb.iteration.layer_schedule import Exchange, HalfBatch, LayerParts, LayerSchedule, layered_overlap
     from aicb.iteration.model import IterationModel
     from aicb.iteration.overlap import Overlap, TwoBatchOverlap, halve, two_batch_overlap, two_batch_ps
     from aicb.iteration.pricing import IterationCost
@@ -46,13 +47,17 @@ __all__ = [
     "Communication",
     "Drafter",
     "Drafting",
+    "Exchange",
     "ExpertLoad",
     "Gpu",
+    "HalfBatch",
     "InputError",
     "InstanceMemory",
     "IterationCost",
     "IterationModel",
     "KernelTable",
+    "LayerParts",
+    "LayerSchedule",
     "Model",
     "MoeLayout",
     "Operator",
@@ -81,6 +86,7 @@ __all__ = [
     "iteration_operators",
     "known_gpus",
     "kv_bytes_per_token_per_rank",
+    "layered_overlap",
     "load_model",
     "model_files",
     "one_by_one",
@@ -98,12 +104,16 @@ _MODULES = {
     "Communication": "aicb.operators.operator",
     "Drafter": "aicb.operators.drafter",
     "Drafting": "aicb.iteration.speculative",
+    "Exchange": "aicb.iteration.layer_schedule",
     "ExpertLoad": "aicb.experts.load",
     "Gpu": "aicb.measurements.gpu",
+    "HalfBatch": "aicb.iteration.layer_schedule",
     "InstanceMemory": "aicb.operators.memory",
     "IterationCost": "aicb.iteration.pricing",
     "IterationModel": "aicb.iteration.model",
     "KernelTable": "aicb.measurements.table",
+    "LayerParts": "aicb.iteration.layer_schedule",
+    "LayerSchedule": "aicb.iteration.layer_schedule",
     "Model": "aicb.model.architecture",
     "MoeLayout": "aicb.model.partition",
     "Operator": "aicb.operators.operator",
@@ -132,6 +142,7 @@ _MODULES = {
     "iteration_operators": "aicb.operators.lists",
     "known_gpus": "aicb.measurements.gpu",
     "kv_bytes_per_token_per_rank": "aicb.model.architecture",
+    "layered_overlap": "aicb.iteration.layer_schedule",
     "load_model": "aicb.model.catalog",
     "model_files": "aicb.model.catalog",
     "one_by_one": "aicb.iteration.speculative",
@@ -139,8 +150,8 @@ _MODULES = {
     "stage_layers": "aicb.model.architecture",
     "state_bytes_per_rank": "aicb.model.architecture",
     "token_operators": "aicb.operators.lists",
-    "two_batch_ps": "aicb.iteration.overlap",
     "two_batch_overlap": "aicb.iteration.overlap",
+    "two_batch_ps": "aicb.iteration.overlap",
 }
 """Where each name is defined: imported when first asked for."""
 

@@ -34,6 +34,7 @@ from aicb.experts.profile import RankLoad, load_profile
 from aicb.iteration.attention import AttentionPricing
 from aicb.iteration.host import GraphMode, HostModel
 from aicb.iteration.launches import Launches, count_launches
+from aicb.iteration.layer_schedule import LayerParts, Piece, PricedPieces, divide, piece_of
 from aicb.iteration.overlap import SHARED_EXPERT_OPERATORS, Overlap, bound_ps, side_by_side_ps
 from aicb.iteration.pricing import PHASES, PS_PER_US, IterationCost, Pricing, price_lists
 from aicb.iteration.speculative import Drafting, SpeculativeCost, first_inputs, later
@@ -49,7 +50,7 @@ from aicb.operators.drafter import Drafter
 from aicb.operators.experts_kernel import ExpertsKernel, check_experts_kernel
 from aicb.operators.gqa import GqaKernel, check_gqa_kernel
 from aicb.operators.hybrid_kernels import HybridKernels, check_hybrid_kernels
-from aicb.operators.lists import attention_operators, expert_operators, head_operators, token_operators
+from aicb.operators.lists import attention_operators, expert_operators, ffn_counts, head_operators, token_operators
 from aicb.operators.mla import MlaKernel, RopeKernel, check_mla_kernel, check_rope_kernel
 from aicb.operators.operator import Communication, Operator
 from aicb.operators.quantisation import QuantKernel, check_quant_kernel
@@ -167,6 +168,7 @@ class IterationModel:
         self._shares_experts = partition.moe_layout is MoeLayout.EXPERT_DATA
         self._names = NameTable()
         self._stages: dict[int, StagePricer] = {}
+        self._priced_pieces: dict[tuple[int, int], PricedPieces] = {}
         self._attention = AttentionPricing(
             model, partition, precision, self._pricing, mla_kernel, gqa_kernel, hybrid_kernels, self._as_run
         )
@@ -349,6 +351,32 @@ class IterationModel:
             first = layer._iteration(RankBatches.of(inputs), 0, 1, rows)
         newest = [Batch.decode(batch.kv_tokens + extra + 1) for batch in batches] if drafting.drafts > 1 else []
         return (first.in_sequence(), *(layer.price(later(newest, draft)) for draft in range(drafting.drafts - 1)))
+
+    def layer_parts(self, cost: IterationCost, tokens: int, *, stage: int = 0) -> LayerParts:
+        """Compute of an iteration, by its place between the collectives of layers with experts.
+
+        Args:
+            cost: what ``price_device`` gives.
+            tokens: of the rank with the most, padded, drafts included.
+            stage: pipeline stage.
+        """
+        layers = self.layers_with_experts(stage), len(stage_range(self.model, self.partition, stage))
+        return divide(cost, self._pieces(tokens, stage), layers)
+
+    def layers_with_experts(self, stage: int = 0) -> int:
+        """Of a pipeline stage."""
+        networks = ffn_counts(self.model, self.partition, stage)
+        return sum(count for network, count in networks if isinstance(network, MoeFfn))
+
+    def _pieces(self, tokens: int, stage: int) -> PricedPieces:
+        """[pieces][phases] time of the operators that depend on tokens alone, at the reference clock."""
+        if (tokens, stage) not in self._priced_pieces:
+            listed = self._group_operators((OperatorGroup.TOKENS, tokens, 0), stage)
+            pieces = [[each for each in listed if piece_of(each) is piece] for piece in Piece]
+            priced = price_lists(pieces, self._pricing)
+            by_phase = [dict(zip(PHASES, each.phase_ps, strict=True)) for each in priced]
+            self._priced_pieces[tokens, stage] = dict(zip(Piece, by_phase, strict=True))
+        return self._priced_pieces[tokens, stage]
 
     @cached_property
     def _drafting_model(self) -> _DraftingModel:

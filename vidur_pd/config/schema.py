@@ -84,6 +84,13 @@ class OverlapConfig(Section):
     """Each batch is halved; one half communicates while the other computes. Needs dispatch: ep = tp·dp, dp > 1."""
     communication_sm_share: Share = 0.0
     """SMs that communication keeps from the half that computes meanwhile (DeepEP's normal kernels: 20 of 132)."""
+    communication_busy_share: Share = 0.0
+    """Part of a dispatch or combine of decodes in which it has all SMs and hides behind nothing: sending and receiving
+    of DeepEP's low-latency kernels (0.12 on 72 H100s with 128 tokens)."""
+    decode_schedule: Literal["whole", "split"]
+    """What hides the dispatch and combine of decodes in two batches (`aicb.iteration.layer_schedule`): ``whole``, all
+    of attention and then the experts of the other half (vLLM); ``split``, the shared expert and the projections before
+    attention, and then attention (SGLang, DeepSeek). Left out: as the engine does."""
     decode_tokens_min: Number
     """Two batches only where each rank has so many tokens, of decodes alone; below, the iteration runs as a whole.
     Left out: as the engine does."""

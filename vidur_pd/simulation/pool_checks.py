@@ -22,7 +22,7 @@ def check_options(config: SimulationConfig, pool: PoolConfig, model: Model, draf
     if pool.ffn is not None:
         _check_ffn_workers(config, pool, engine)
         return
-    _check_experts(pool, engine, partition, model, drafting)
+    _check_experts(pool, engine, partition, model)
     _check_changing_experts(pool, engine, partition, model)
     _check_scheduling(pool, engine, drafting)
     _check_drafting(config, pool, drafting)
@@ -122,9 +122,7 @@ def expert_kinds(model: Model) -> set[tuple[int, int]]:
     return {(kind.ffn.experts, kind.ffn.experts_per_token) for kind in model.kinds if isinstance(kind.ffn, MoeFfn)}
 
 
-def _check_experts(
-    pool: PoolConfig, engine: EngineConfig, partition: Partition, model: Model, drafting: Drafting | None
-) -> None:
+def _check_experts(pool: PoolConfig, engine: EngineConfig, partition: Partition, model: Model) -> None:
     """Options of experts need experts: those that would do nothing are refused."""
     place, networks = f"cluster.pools.{pool.name}", [kind.ffn for kind in model.kinds if isinstance(kind.ffn, MoeFfn)]
     is_dispatched = bool(networks) and partition.moe_layout is MoeLayout.EXPERT_DATA
@@ -143,8 +141,6 @@ def _check_experts(
             f"engine.overlap.two_batch: found true for pool {pool.name} ({partition}), "
             "expected false without dispatch between data-parallel ranks (ep = tp·dp, dp > 1)"
         )
-    if engine.overlap.two_batch and drafting is not None:
-        raise InputError(f"engine.overlap.two_batch: found true for pool {pool.name}, expected false with speculative")
     if partition.dp > 1 and not is_dispatched:
         _log.warning(
             "%s.dp: found %d without shared experts: its ranks are simulated in lockstep, which independent engines "

@@ -127,7 +127,12 @@ class PoolModel:
         if not overlap.two_batch:
             return None
         return Halves(
-            overlap.communication_sm_share, overlap.decode_tokens_min, overlap.prefill_tokens_min, overlap.cut
+            overlap.communication_sm_share,
+            overlap.decode_tokens_min,
+            overlap.prefill_tokens_min,
+            overlap.cut,
+            overlap.decode_schedule,
+            overlap.communication_busy_share,
         )
 
 

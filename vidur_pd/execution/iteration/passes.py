@@ -2,7 +2,8 @@
 
 Assumes, in addition to what `aicb` assumes of overlap and of drafts: each rank halves its own batch, also where vLLM
 would cut the batches of all ranks after as many tokens. In a step with prefills, or in which not all decodes have
-drafts, each decode verifies its drafts as so many requests of one token (its KV is read once each).
+drafts, each decode verifies its drafts as so many requests of one token (its KV is read once each), and the batch runs
+as a whole. Passes that draft are never halved.
 """
 
 from __future__ import annotations
@@ -14,9 +15,9 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from aicb import Batch, Drafting, IterationCost, IterationModel, halve, one_by_one
+from aicb import Batch, Drafting, IterationCost, IterationModel, LayerSchedule, halve, one_by_one
 
-__all__ = ["Drafting", "Halves", "in_turn", "price_with_drafts"]
+__all__ = ["Drafting", "Halves", "in_turn", "price_with_drafts", "verify_alike"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,11 +32,16 @@ class Halves:
     """Tokens from which it is halved if it has prefills."""
     cut: Literal["common", "own"] = "common"
     """Whether all ranks are cut after as many tokens, or each in its middle."""
+    decode_schedule: LayerSchedule = "whole"
+    """What hides the collectives of decodes (`aicb.iteration.layer_schedule`); prefills run as ``whole``."""
+    communication_busy_share: float = 0.0
+    """Part of a collective of decodes that nothing hides."""
 
     def of(
-        self, batches: Sequence[Batch], padded_tokens: Callable[[int], int]
+        self, batches: Sequence[Batch], padded_tokens: Callable[[int], int], queries: int = 1
     ) -> tuple[list[Batch], list[Batch]] | None:
-        """Both halves of every rank's batch; ``None`` where the iteration runs as a whole.
+        """Both halves of every rank's batch; ``None`` where the iteration runs as a whole. A decode has ``queries``
+        tokens, more than one where all verify drafts.
 
         Every rank has to have the tokens to be halved. With a common cut (vLLM 0.24, ``vllm/v1/worker/dp_utils.py``),
         half of the most padded tokens of a rank has to leave a token for the second half of each, and an idle rank has
@@ -43,7 +49,7 @@ class Halves:
         the others have to agree whether they prefill.
         """
         counted = batches if self.cut == "common" else [batch for batch in batches if batch.tokens]
-        tokens = [max(batch.tokens, 1) for batch in counted]
+        tokens = [max(batch.tokens * queries, 1) for batch in counted]
         if not all(count >= self._least(batch) for count, batch in zip(tokens, counted, strict=True)):
             return None
         if self.cut == "common" and max(map(padded_tokens, tokens)) // 2 >= min(tokens):
@@ -72,6 +78,13 @@ def in_turn(costs: Sequence[IterationCost], host_ps: int) -> IterationCost:
     )
 
 
+def verify_alike(drafting: Drafting, batches: Sequence[Batch], drafts: NDArray[np.int64]) -> bool:
+    """Whether all requests of a step are decodes, with as many ``drafts`` [requests of all ranks] to verify."""
+    if not all(batch.is_decode.all() for batch in batches):
+        return False
+    return drafting.method != "ngram" or bool(np.all(drafts == drafting.drafts))
+
+
 def price_with_drafts(
     model: IterationModel,
     drafting: Drafting,
@@ -86,9 +99,7 @@ def price_with_drafts(
     """
     if drafts is None:
         verification = model.price_device(batches, stage=stage)
-    elif (drafting.method != "ngram" or np.all(drafts == drafting.drafts)) and all(
-        batch.is_decode.all() for batch in batches
-    ):
+    elif verify_alike(drafting, batches, drafts):
         verification = model.price_device(batches, stage=stage, queries=drafting.queries)
     else:
         made = np.full(len(drafts), drafting.drafts) if drafting.method != "ngram" else drafts

@@ -8,13 +8,13 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from aicb import Batch, Communication, IterationCost, IterationModel, RankBatches, two_batch_overlap
+from aicb import Batch, Communication, Exchange, HalfBatch, IterationCost, IterationModel, RankBatches, layered_overlap
 from aicb._core import IterationPricing
 from netsim.fabric import FabricState, Gpus
 from vidur_pd._core import Instance, Loop, RunningIteration, Stage
 from vidur_pd.cluster.placement import Placement
 from vidur_pd.execution.communication.pricer import NO_COST, CollectiveCost, CommunicationPricer
-from vidur_pd.execution.iteration.passes import Drafting, Halves, in_turn, price_with_drafts
+from vidur_pd.execution.iteration.passes import Drafting, Halves, in_turn, price_with_drafts, verify_alike
 
 BeforePricing = Callable[[int, int], None]
 """Called with the instant at which an iteration begins, and its tokens."""
@@ -183,11 +183,14 @@ class IterationPricer:
             iteration.set_stages([self._priced(cost, 0)], compute_ps)
             return
         drafts = 0 if iteration.batch is None else iteration.batch.most_drafts
-        halved = None if self._halves is None else self._halves.of(batches.split(), self._model.padded_tokens)
+        queries = self._queries(iteration, batches)
+        halved = None
+        if self._halves is not None and queries:
+            halved = self._halves.of(batches.split(), self._model.padded_tokens, queries)
         stages = []
         for stage in range(self._placement.partition.pp):
-            if halved is not None and not drafts:
-                stages.append(self._two_batches(halved, batches.split(), stage))
+            if halved is not None:
+                stages.append(self._two_batches(halved, batches.split(), queries, stage))
             elif self._drafting is not None and (drafts or self._drafting.covers_prompts):
                 cost = self._with_drafts(self._drafting, iteration, batches.split(), stage)
                 stages.append(self._priced(cost, stage))
@@ -249,21 +252,53 @@ class IterationPricer:
         drafts = iteration.batch.drafts() if self._drafts_per_step else None
         return price_with_drafts(self._model, drafting, batches, drafts, stage)
 
-    def _two_batches(self, halved: tuple[Sequence[Batch], Sequence[Batch]], whole: list[Batch], stage: int) -> Stage:
-        """Two half batches that hide communication behind each other's compute; a layer then runs over the whole."""
+    def _queries(self, iteration: RunningIteration, batches: RankBatches) -> int:
+        """Tokens of each decode of an iteration; 0 where they differ, as not all verify drafts."""
+        if iteration.batch is None or not iteration.batch.most_drafts:
+            return 1
+        assert self._drafting is not None, "drafts come from a drafter"
+        is_alike = verify_alike(self._drafting, batches.split(), iteration.batch.drafts())
+        return self._drafting.queries if is_alike else 0
+
+    def _two_batches(
+        self, halved: tuple[Sequence[Batch], Sequence[Batch]], whole: list[Batch], queries: int, stage: int
+    ) -> Stage:
+        """Two half batches that hide communication behind each other's compute; what drafts runs over the whole."""
         assert self._halves is not None
-        costs = (self._model.price_device(halved[0], stage=stage), self._model.price_device(halved[1], stage=stage))
-        first, second = (self._communication(stage, cost) for cost in costs)
-        both_ps = (first.communication_ps, second.communication_ps)
-        overlap = two_batch_overlap(costs, both_ps, communication_sm_share=self._halves.communication_sm_share)
-        both = in_turn(costs, host_ps=max(cost.host_ps for cost in costs))
-        not_overlapped_ps, overlapped = overlap.not_overlapped_ps - both.compute_ps, overlap.overlapped
+        first, second = (self._model.price_device(half, stage=stage, queries=queries) for half in halved)
+        is_decode = all(batch.is_decode.all() for batch in whole)
+        overlap = layered_overlap(
+            (self._half(first, halved[0], queries, stage), self._half(second, halved[1], queries, stage)),
+            self._model.layers_with_experts(stage),
+            self._halves.decode_schedule if is_decode else "whole",
+            host_ps=max(first.host_ps, second.host_ps),
+            communication_sm_share=self._halves.communication_sm_share,
+            communication_busy_share=self._halves.communication_busy_share if is_decode else 0.0,
+        )
+        both = in_turn((first, second), host_ps=max(first.host_ps, second.host_ps))
+        beside_compute_ps = sum(self._exchanges(stage, cost)[1] for cost in (first, second))
+        not_overlapped_ps = overlap.not_overlapped_ps - both.compute_ps
+        overlapped = [*overlap.overlapped, *([(0.0, float(beside_compute_ps), 1.0)] if beside_compute_ps else [])]
         if self._drafting is None:
             return self._priced(both, stage, not_overlapped_ps, overlapped)
         passes = self._model.draft_passes(whole, self._drafting, stage=stage)
         exposed = [(0.0, float(self._communication(stage, cost).communication_ps), 1.0) for cost in passes]
         whole_step = in_turn((both, *passes), host_ps=sum(cost.host_ps for cost in (both, *passes)))
         return self._priced(whole_step, stage, not_overlapped_ps, [*overlapped, *exposed])
+
+    def _half(self, cost: IterationCost, half: Sequence[Batch], queries: int, stage: int) -> HalfBatch:
+        tokens = self._model.padded_tokens(max(batch.tokens for batch in half) * queries)
+        return HalfBatch(self._model.layer_parts(cost, tokens, stage=stage), self._exchanges(stage, cost)[0])
+
+    def _exchanges(self, stage: int, cost: IterationCost) -> tuple[Exchange, int]:
+        """Dispatch and combine, which take turns among the collectives of the group of experts, and all other ones."""
+        of_experts = [each for each in cost.communications if each[0].group == "ep"]
+        others = tuple(each for each in cost.communications if each[0].group != "ep")
+        times_ps = [self._communication_ps(stage, part) for part in (tuple(of_experts[::2]), tuple(of_experts[1::2]))]
+        return Exchange(*map(float, times_ps)), self._communication_ps(stage, others)
+
+    def _communication_ps(self, stage: int, communications: tuple[tuple[Communication, int], ...]) -> int:
+        return self._stage_communications[self._number_of(stage, communications)].communication_ps
 
     def _communication(self, stage: int, cost: IterationCost) -> StageCommunication:
         return self._stage_communications[self._number_of(stage, cost.communications)]
