@@ -7,6 +7,7 @@ independently, so an iteration of many layers costs the *mean over draws of the 
 Kinds of load, by the names that `parse_expert_load` reads:
 
     balanced      every expert gets T·k/E rows
+    balanced:B    the slowest rank of every layer gets 1/B times the mean rows of a rank, the others share the rest
     uniform       every token picks k distinct experts, all equally likely
     zipf:S        likewise with popularity ∝ rank^−S, experts in random order per draw
     power_law:A   rows per expert drawn from a truncated power law (aiconfigurator)
@@ -32,6 +33,8 @@ from boundary.text_files import read_text
 
 MOST_EXPONENT = 40.0
 """Of popularity; at 40 the first of the experts has all of it but 10⁻¹² parts."""
+LEAST_BALANCEDNESS = 1e-3
+"""Where one of a thousand ranks has all rows."""
 MOST_POPULARITY = 1e18
 """On whatever scale it is recorded."""
 SAMPLED_TOKENS = 1024
@@ -40,7 +43,23 @@ SAMPLED_TOKENS = 1024
 
 @dataclass(frozen=True, slots=True)
 class BalancedLoad:
-    """Every expert gets the same rows; the least any engine can reach."""
+    """Every expert gets the same rows, the least any engine can reach; or, with a balancedness, as engines log it, one
+    rank has more than the others.
+
+    The balancedness is the mean over the maximum of the rows of ranks (SGLang:
+    ``--enable-expert-distribution-metrics``; vLLM: ``log_balancedness``). What chance does is in it.
+
+    Raises:
+        InputError: a balancedness outside 0 … 1.
+    """
+
+    balancedness: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not LEAST_BALANCEDNESS <= self.balancedness <= 1.0:
+            raise InputError(
+                f"BalancedLoad.balancedness: found {self.balancedness}, expected {LEAST_BALANCEDNESS:g} to 1"
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +127,7 @@ ExpertLoad = BalancedLoad | UniformLoad | ZipfLoad | PowerLawLoad | RecordedLoad
 
 
 def parse_expert_load(text: str) -> ExpertLoad:
-    """The load that ``balanced``, ``uniform``, ``zipf:S``, ``power_law:A`` or ``recorded:FILE`` names.
+    """The load that ``balanced[:B]``, ``uniform``, ``zipf:S``, ``power_law:A`` or ``recorded:FILE`` names.
 
     Raises:
         InputError: none of these, or a bad number or file.
@@ -117,6 +136,8 @@ def parse_expert_load(text: str) -> ExpertLoad:
     match kind:
         case "balanced" if not argument:
             return BalancedLoad()
+        case "balanced":
+            return BalancedLoad(_number(text, argument))
         case "uniform" if not argument:
             return UniformLoad()
         case "zipf":
@@ -125,7 +146,9 @@ def parse_expert_load(text: str) -> ExpertLoad:
             return PowerLawLoad(_number(text, argument))
         case "recorded":
             return read_expert_load(Path(argument))
-    raise InputError(f"expert_load: found {text!r}, expected balanced, uniform, zipf:S, power_law:A or recorded:FILE")
+    raise InputError(
+        f"expert_load: found {text!r}, expected balanced, balanced:B, uniform, zipf:S, power_law:A or recorded:FILE"
+    )
 
 
 def read_expert_load(path: Path) -> RecordedLoad:

@@ -16,7 +16,7 @@ import numpy as np
 
 from aicb.experts.load import BalancedLoad, ExpertDraw, ExpertLoad, UniformLoad, draw_experts
 from aicb.experts.placement import Placement, place_balanced, place_in_order
-from aicb.experts.popularity import RankPopularity, rank_popularity
+from aicb.experts.popularity import MOST_PROBABLE, RankPopularity, rank_popularity
 from aicb.model.partition import Partition
 
 UNIFORM_DRAWS, SKEWED_DRAWS = 16, 64
@@ -74,7 +74,9 @@ class LoadProfile:
             self._draws = [draw_experts(load, shape, draw, seed) for draw in range(draws)]
         self._placed_for = self._draws
         self._placements: Sequence[Placement] | None = None
-        self._is_even = isinstance(load, BalancedLoad | UniformLoad)
+        self._excess = min(1.0 / load.balancedness, float(self._ranks)) if isinstance(load, BalancedLoad) else 1.0
+        """Rows of the slowest rank where there are no draws, as a multiple of the mean."""
+        self._is_even = isinstance(load, BalancedLoad | UniformLoad) and self._excess == 1.0
         self._grid: dict[int, RankLoad] = {}
         self._memo: dict[int, RankLoad] = {}
         self._popularity: dict[int, tuple[RankPopularity, ...]] = {}
@@ -104,7 +106,8 @@ class LoadProfile:
         return RankLoad(*(a + weight * (b - a) for a, b in zip(below, self._at(high), strict=True)))
 
     def _balanced(self, tokens: int) -> RankLoad:
-        rows = max(tokens * self._chosen / self._ranks, 1.0)
+        most = tokens * min(self._chosen, self._slots_per_rank)
+        rows = max(min(self._excess * tokens * self._chosen / self._ranks, most), 1.0)
         active = min(float(self._slots_per_rank), rows)
         return RankLoad(rows, active, rows / active)
 
@@ -129,6 +132,8 @@ class LoadProfile:
         """
         if self._is_even:
             return None
+        if not self._draws:
+            return self._one_ahead()
         step = tokens.bit_length()
         if step not in self._popularity:
             known = 1 << (step - 1)
@@ -139,6 +144,19 @@ class LoadProfile:
             most = np.array([max(rank)[0] for rank in layers])
             self._popularity[step] = layers[int(np.argmin(np.abs(most - most.mean())))]
         return self._popularity[step]
+
+    def _one_ahead(self) -> tuple[RankPopularity, ...]:
+        """[ranks] the first has the rows of the slowest rank, the others share the rest."""
+        others = (self._ranks - self._excess) / max(self._ranks - 1, 1)
+        even = self._chosen / self._experts
+        pulls = [
+            np.log1p(-min(load * even, MOST_PROBABLE)) / np.log1p(-min(even, MOST_PROBABLE))
+            for load in (self._excess, others)
+        ]
+        first, other = (
+            (round(load, 4), round(float(pull), 4)) for load, pull in zip((self._excess, others), pulls, strict=True)
+        )
+        return (first, *[other] * (self._ranks - 1))
 
     def placement(self, layer: int, tokens: int) -> Placement:
         """Of a layer's experts, where the group is expected to process so many tokens."""

@@ -212,7 +212,8 @@ class EngineConfig(Section):
     """Prices kernels: ``interpolation`` of the GPU's measured table, a random ``forest`` on it, ``transfer`` of the
     H200's utilisation, or the ``roofline``. ``auto`` interpolates what the GPU's table has and transfers the rest."""
     expert_load: str = "uniform"
-    """How tokens choose experts: ``balanced``, ``uniform``, ``zipf:S``, ``power_law:A`` or ``recorded:FILE``."""
+    """How tokens choose experts: ``balanced``, ``balanced:B`` (mean over maximum of the rows of ranks, which engines
+    log as balancedness), ``uniform``, ``zipf:S``, ``power_law:A`` or ``recorded:FILE``."""
     expert_drift: ExpertDriftConfig | None = None
     """``None``: popularity stays as it is."""
     eplb: EplbConfig | None = None

@@ -163,7 +163,7 @@ def _check_changing_experts(pool: PoolConfig, engine: EngineConfig, partition: P
             raise InputError(f"{found}, expected none, as {model.name} has {count} routed experts")
         if partition.ep == 1:
             raise InputError(f"{found}, expected none where ep is 1 ({partition})")
-        if engine.expert_load in without:
+        if engine.expert_load.partition(":")[0] in without:
             raise InputError(f"{found} with expert_load {engine.expert_load}, expected another load")
 
 
