@@ -57,7 +57,7 @@ class Choices:
     expert_load: ExpertLoad | None
     overlap_shared_expert: bool
     drafts: int
-    acceptance: float
+    acceptance: float | None
     kernels: EngineKernels
 
 

@@ -117,7 +117,9 @@ def show(
     estimator: Annotated[EstimatorName, typer.Option(help="Prices the kernels, with --gpu.")] = EstimatorName.AUTO,
     overlap_shared_expert: Annotated[bool, typer.Option(help="Shared expert on its own stream, with --gpu.")] = False,
     drafts: Annotated[int, typer.Option(help="Drafted tokens that decodes verify, with --gpu.")] = 0,
-    acceptance: Annotated[float, typer.Option(help="Probability that a draft is accepted.")] = 0.85,
+    acceptance: Annotated[
+        float | None, typer.Option(help="Probability that a draft is accepted: by default that of DeepSeek's layer.")
+    ] = None,
     experts_kernel: Annotated[str, typer.Option(help="Of fp8 experts: deep_gemm or triton.")] = "deep_gemm",
     mla_kernel: Annotated[str, typer.Option(help="Of decodes of latents: flash_mla or fa3.")] = "flash_mla",
     gqa_kernel: Annotated[str, typer.Option(help="Of other decodes: fa3 or fa3_captured.")] = "fa3",

@@ -43,8 +43,28 @@ from boundary.errors import InputError
 MOST_DRAFTS = 16
 """Engines draft one to eight."""
 ACCEPTANCE_OF_MTP = 0.85
-"""DeepSeek-V3 report, section 5.4.3: 0.85 to 0.90 for its multi-token-prediction layer."""
+"""DeepSeek-V3 report, section 5.4.3: 0.85 to 0.90 for one draft of its multi-token-prediction layer."""
+ACCEPTANCES_OF_MTP = (0.78, 0.51, 0.65)
+"""Where that one layer drafts two or three tokens, each given those before: 2.18 and 2.44 tokens per step (LMSYS,
+"Accelerating SGLang with Multiple Token Prediction", 2025-07-17: DeepSeek-V3, windows of 3 and 4 tokens), of which the
+first draft has 0.78 (vLLM pull request 41044: DeepSeek-V4, two drafts, 76 to 79 % and then 36 to 38 %)."""
 DraftMethod = Literal["mtp", "eagle", "draft_model", "ngram"]
+
+
+def acceptance_of_mtp(drafts: int) -> float | tuple[float, ...]:
+    """What is published of DeepSeek's multi-token-prediction layer with so many drafts.
+
+    Raises:
+        InputError: nothing is.
+    """
+    if drafts == 1:
+        return ACCEPTANCE_OF_MTP
+    if drafts <= len(ACCEPTANCES_OF_MTP):
+        return ACCEPTANCES_OF_MTP[:drafts]
+    raise InputError(
+        f"acceptance: found none for {drafts} drafts, expected it to be stated: published are those of 1 to "
+        f"{len(ACCEPTANCES_OF_MTP)} drafts"
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,8 +76,9 @@ class Drafting:
     """
 
     drafts: int = 1
-    acceptance: float | tuple[float, ...] = ACCEPTANCE_OF_MTP
-    """Probability that a draft is accepted, given those before it; one for all, or one for each."""
+    acceptance: float | tuple[float, ...] | None = None
+    """Probability that a draft is accepted, given those before it; one for all, or one for each. ``None``:
+    `acceptance_of_mtp`."""
     method: DraftMethod = "mtp"
     match: float = 1.0
     """Probability that n-grams find drafts for a request in a step."""
@@ -65,7 +86,9 @@ class Drafting:
     def __post_init__(self) -> None:
         if not 1 <= self.drafts <= MOST_DRAFTS:
             raise InputError(f"Drafting.drafts: found {self.drafts}, expected 1 to {MOST_DRAFTS}")
-        if not isinstance(self.acceptance, float | int) and len(self.acceptance) != self.drafts:
+        if self.acceptance is None:
+            object.__setattr__(self, "acceptance", acceptance_of_mtp(self.drafts))
+        if isinstance(self.acceptance, tuple) and len(self.acceptance) != self.drafts:
             raise InputError(
                 f"Drafting.acceptance: found {len(self.acceptance)} values, "
                 f"expected one for each of {self.drafts} drafts"
@@ -79,7 +102,8 @@ class Drafting:
     @property
     def acceptances(self) -> tuple[float, ...]:
         """[drafts]"""
-        return (self.acceptance,) * self.drafts if isinstance(self.acceptance, float | int) else self.acceptance
+        assert self.acceptance is not None, "set when it is made"
+        return self.acceptance if isinstance(self.acceptance, tuple) else (self.acceptance,) * self.drafts
 
     @property
     def queries(self) -> int:

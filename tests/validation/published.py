@@ -41,7 +41,8 @@ def _prompt_tokens_per_s(result: Result) -> float:
 
 
 def _per_gpu(result: Result) -> float:
-    return _prompt_tokens_per_s(result) / 32
+    (pool,) = result.config.cluster.pools
+    return _prompt_tokens_per_s(result) / (pool.dp * pool.tp)
 
 
 def _per_node(result: Result) -> float:
@@ -64,6 +65,24 @@ def _prompts(tokens: int, requests: int) -> Sequence[str]:
     return [f"workload.requests={requests}", f"workload.lengths={{kind: fixed, prefill: {tokens}, decode: 1}}"]
 
 
+def _prefill_on(gpus: int) -> Sequence[str]:
+    """Twelve passes on so many GPUs."""
+    return [f"workload.requests={48 * gpus}", f"cluster.pools.prefill.dp={gpus}", f"cluster.pools.prefill.ep={gpus}"]
+
+
+def _decode_on(gpus: int) -> Sequence[str]:
+    """256 requests at a time on each of so many GPUs."""
+    pool = "cluster.pools.decode"
+    of_pool = [f"{pool}.dp={gpus}", f"{pool}.ep={gpus}", f"{pool}.redundant_experts=32"]
+    return [
+        *of_pool,
+        "cluster.pools.prefill.instances=20",
+        f"workload.arrivals.clients={310 * gpus}",
+        f"workload.requests={620 * gpus}",
+    ]
+
+
+PER_H200, PER_H200_OUT = "prompt tokens/s per H200", "output tokens/s per H200"
 PER_H800, PER_NODE = "prompt tokens/s per H800", "prompt tokens/s per H100 node"
 ROWS: Sequence[Row] = (
     Row("deepseek-prefill", "deepseek-prefill-ep32", PER_H800, 7839.0, _per_gpu),
@@ -73,6 +92,12 @@ ROWS: Sequence[Row] = (
     Row("sglang-prefill-2k", "sglang-prefill-ep32", PER_NODE, 54543.0, _per_node, _prompts(2048, 2560)),
     Row("sglang-prefill-1k", "sglang-prefill-ep32", PER_NODE, 57674.0, _per_node, _prompts(1024, 5120)),
     Row("sglang-decode", "sglang-decode-ep72", "output tokens/s per H100 node", 22282.0, _decode_tokens_per_node),
+    Row("vllm-prefill-8", "vllm-prefill-ep16", PER_H200, 6510.0, _per_gpu, _prefill_on(8)),
+    Row("vllm-prefill-16", "vllm-prefill-ep16", PER_H200, 7010.0, _per_gpu),
+    Row("vllm-prefill-32", "vllm-prefill-ep16", PER_H200, 5100.0, _per_gpu, _prefill_on(32)),
+    Row("vllm-decode-32", "vllm-decode-ep32", PER_H200_OUT, 2180.0, _decode_tokens_per_gpu),
+    Row("vllm-decode-72", "vllm-decode-ep32", PER_H200_OUT, 2070.0, _decode_tokens_per_gpu, _decode_on(72)),
+    Row("vllm-decode-96", "vllm-decode-ep32", PER_H200_OUT, 1970.0, _decode_tokens_per_gpu, _decode_on(96)),
 )
 """deepseek-ai/profile-data as listed by alibaba/InferSim, and the SGLang team's post of 2025-05-05."""
 

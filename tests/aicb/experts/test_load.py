@@ -193,7 +193,7 @@ def test_loads_are_read_by_name() -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("even", "expert_load: found 'even', expected balanced, uniform"),
+        ("even", "expert_load: found 'even', expected balanced, balanced:B, uniform"),
         ("uniform:2", "expert_load: found 'uniform:2'"),
         ("zipf:steep", "expected a number after the colon"),
         ("power_law:-1", r"PowerLawLoad.alpha: found -1.0, expected 0 to 40"),
