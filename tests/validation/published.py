@@ -87,7 +87,7 @@ PER_H800, PER_NODE = "prompt tokens/s per H800", "prompt tokens/s per H100 node"
 ROWS: Sequence[Row] = (
     Row("deepseek-prefill", "deepseek-prefill-ep32", PER_H800, 7839.0, _per_gpu),
     Row("deepseek-decode", "deepseek-decode-ep128", "output tokens/s per H800", 2324.0, _decode_tokens_per_gpu),
-    Row("sglang-prefill-balanced", "sglang-prefill-ep32", PER_NODE, 59337.0, _per_node),
+    Row("sglang-prefill-balanced", "sglang-prefill-ep32", PER_NODE, 59337.0, _per_node, ["engine.expert_load=uniform"]),
     Row("sglang-prefill-4k", "sglang-prefill-ep32", PER_NODE, 50302.0, _per_node),
     Row("sglang-prefill-2k", "sglang-prefill-ep32", PER_NODE, 54543.0, _per_node, _prompts(2048, 2560)),
     Row("sglang-prefill-1k", "sglang-prefill-ep32", PER_NODE, 57674.0, _per_node, _prompts(1024, 5120)),
