@@ -69,11 +69,6 @@ class LayerParts(NamedTuple):
     def total_ps(self) -> float:
         return sum(self)
 
-    def slowed(self, factor: float) -> LayerParts:
-        """The parts beside collectives, all but ``other_ps``, take ``factor`` times as long."""
-        prepare_ps, attend_ps, shared_ps, experts_ps = (factor * part for part in self[:4])
-        return LayerParts(prepare_ps, attend_ps, shared_ps, experts_ps, self.other_ps)
-
 
 PricedPieces = Mapping[Piece, Mapping[Phase, int]]
 """[pieces][phases] time of the operators that depend on tokens alone, at the reference clock."""
@@ -142,13 +137,12 @@ def layered_overlap(
             receiving of low-latency kernels, between which they hold none.
     """
     place = _split if schedule == "split" else _whole
+    alone_ps, beside = place(*halves, 1.0 / max(layers, 1))
     stretch = 1.0 / (1.0 - communication_sm_share)
-    slowed = [HalfBatch(parts.slowed(stretch), exchange) for parts, exchange in halves]
-    alone_ps, beside = place(slowed[0], slowed[1], 1.0 / max(layers, 1))
     others_ps = sum(parts.other_ps for parts, _ in halves)
     return TwoBatchOverlap(
         alone_ps + others_ps + host_ps,
-        [(compute + communication_busy_share * there, there, share) for compute, there, share in beside],
+        [(stretch * compute + communication_busy_share * there, there, share) for compute, there, share in beside],
     )
 
 

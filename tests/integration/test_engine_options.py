@@ -197,8 +197,8 @@ def test_estimators_differ_and_the_roofline_is_flagged(long: Result) -> None:
         ),
         (
             [{"dp": 2, "ep": 2}],
-            {**MOE, "engine": {"overlap": {"two_batch": True}, "speculative": {}}},
-            r"engine\.overlap\.two_batch: found true for pool m, expected false with speculative",
+            {**MOE, "engine": {"expert_load": "balanced:0.8", "eplb": {}}},
+            r"engine\.eplb: found one with expert_load balanced:0\.8, expected another load",
         ),
         (
             [{"dp": 2, "ep": 2}],

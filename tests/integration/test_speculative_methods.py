@@ -109,6 +109,7 @@ def test_every_request_gets_its_tokens(method: str) -> None:
     [
         ({"method": "medusa"}, r"engine\.speculative\.method: found 'medusa', expected one of mtp, eagle, draft_model"),
         ({"method": "ngram"}, r"engine\.speculative\.acceptance: missing, expected a value"),
+        ({"method": "mtp", "drafts": 4}, r"engine\.speculative\.acceptance: missing, expected a value"),
         ({"acceptance": [0.5, 0.5]}, r"speculative\.acceptance: found 2 values, expected one, or one for each of 1 dr"),
         ({"acceptance": [1.5]}, r"engine\.speculative\.acceptance: found 1\.5, expected at most 1"),
         ({"acceptance": -0.1}, r"engine\.speculative\.acceptance: found -0\.1, expected at least 0"),

@@ -116,3 +116,29 @@ def test_below_the_threshold_an_iteration_runs_as_a_whole() -> None:
     assert ends(two_batch=True, decode_tokens_min=3, prefill_tokens_min=601) == whole
     assert ends(two_batch=True, decode_tokens_min=2, prefill_tokens_min=601) != whole
     assert ends(two_batch=True, decode_tokens_min=3, prefill_tokens_min=600) != whole
+
+
+def test_drafts_count_as_tokens_of_a_batch() -> None:
+    """Sixteen requests that verify a draft each are 32 tokens, of which a rank needs as many to be halved."""
+    ranks = [decodes(16), decodes(16)]
+    assert VLLM.of(ranks, as_they_are) is None
+    found = VLLM.of(ranks, as_they_are, queries=2)
+    assert found is not None
+    assert [half.tokens for half in found[0] + found[1]] == [8] * 4
+
+
+def test_batches_that_verify_drafts_are_halved_too() -> None:
+    """Decodes of 64 requests per rank: two batches change their time, with drafts as without."""
+
+    def seconds(drafts: int, *, two_batch: bool) -> float:
+        speculative = {"drafts": drafts, "acceptance": 1.0, "method": "eagle"} if drafts else None
+        engine = {
+            "overlap": {"two_batch": two_batch, "prefill_tokens_min": 10**6},
+            "expert_dispatch": "deepep",
+            "speculative": speculative,
+        }
+        result = simulate(config([POOL], engine=engine, **MOE), [(0, 40, 10)] * 128)
+        return max(request.completed_ps or 0 for request in result.requests) / 1e12
+
+    for drafts in (0, 1):
+        assert seconds(drafts, two_batch=True) != seconds(drafts, two_batch=False)

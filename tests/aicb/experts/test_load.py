@@ -183,8 +183,27 @@ def test_recorded_popularities_are_followed(tmp_path: Path) -> None:
         assert found.rows == pytest.approx(4000, rel=2e-3)
 
 
+def test_a_balancedness_is_the_mean_over_the_most_rows_of_ranks() -> None:
+    """64 ranks, 4,096 tokens of 8 experts: 512 rows in the mean, 640 with a balancedness of 0.8. The other 63 ranks
+    share what is left of 64 means: 62.75 / 63."""
+    even, uneven = (LoadProfile(BalancedLoad(balancedness), DEEPSEEK, EP64) for balancedness in (1.0, 0.8))
+    assert (even(4096).rows, uneven(4096).rows) == (512.0, 640.0)
+    assert even.popularity(4096) is None
+    ranks = uneven.popularity(4096)
+    assert ranks is not None
+    loads = [load for load, _ in ranks]
+    assert loads == [1.25, *[round(62.75 / 63, 4)] * 63]
+    assert all(abs(pull / load - 1) < 0.01 for load, pull in ranks), "8 of 256: a token hardly meets an expert twice"
+
+
+def test_no_rank_has_more_rows_than_tokens_can_choose() -> None:
+    """Two ranks of 8 experts, 8 per token: all of them at most, whatever the balancedness."""
+    assert LoadProfile(BalancedLoad(0.1), (16, 8), Partition(dp=2, ep=2))(100).rows == 800
+
+
 def test_loads_are_read_by_name() -> None:
     assert parse_expert_load("balanced") == BalancedLoad()
+    assert parse_expert_load("balanced:0.8") == BalancedLoad(0.8)
     assert parse_expert_load("uniform") == UniformLoad()
     assert parse_expert_load("zipf:5e-1") == ZipfLoad(0.5)
     assert parse_expert_load("power_law:1.01") == PowerLawLoad(1.01)
@@ -195,6 +214,8 @@ def test_loads_are_read_by_name() -> None:
     [
         ("even", "expert_load: found 'even', expected balanced, balanced:B, uniform"),
         ("uniform:2", "expert_load: found 'uniform:2'"),
+        ("balanced:1.2", r"BalancedLoad.balancedness: found 1.2, expected 0.001 to 1"),
+        ("balanced:0", r"BalancedLoad.balancedness: found 0.0, expected 0.001 to 1"),
         ("zipf:steep", "expected a number after the colon"),
         ("power_law:-1", r"PowerLawLoad.alpha: found -1.0, expected 0 to 40"),
         ("recorded:nowhere.csv", "nowhere.csv: found no such file"),
