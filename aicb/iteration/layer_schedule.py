@@ -1,10 +1,10 @@
 """Schedule of two half batches within a layer: which compute each dispatch and each combine hides behind.
 
 A half's work between its collectives is of unequal length, and a collective hides behind the piece that the schedule
-puts beside it, not behind the mean. With P (norms and projections up to the attention), K (attention, its output
+runs meanwhile, not behind the mean. With P (norms and projections up to the attention), K (attention, its output
 projection, router), S (shared expert), E (routed experts), D (dispatch) and C (combine) of the halves a and b:
 
-| schedule | beside D_a | beside D_b | beside C_a | beside C_b | |
+| schedule | hides D_a | hides D_b | hides C_a | hides C_b | |
 |---|---|---|---|---|---|
 | ``whole`` | P + K + S of b | E of a | E of b | P + K + S of a | DeepSeek and SGLang in prefills, vLLM always |
 | ``split`` | S of a, P of b | S of b, P of a | K of b | K of a | DeepSeek and SGLang in decodes; E hides nothing |
@@ -63,7 +63,7 @@ class LayerParts(NamedTuple):
     shared_ps: float
     experts_ps: float
     other_ps: float
-    """Layers without experts, embedding, head: no collective runs beside them."""
+    """Layers without experts, embedding, head: no collective runs meanwhile."""
 
     @property
     def total_ps(self) -> float:
@@ -125,24 +125,25 @@ def layered_overlap(
     communication_sm_share: float = 0.0,
     communication_busy_share: float = 0.0,
 ) -> TwoBatchOverlap:
-    """Time of two half batches whose collectives hide behind the pieces that ``schedule`` puts beside them.
+    """Time of two half batches whose collectives hide behind the pieces that ``schedule`` runs meanwhile.
 
     Args:
         halves: a and b.
         layers: layers with experts.
         schedule: see the module.
         host_ps: paid once.
-        communication_sm_share: SMs that collectives keep from compute beside them, which takes 1 / (1 − share) as long.
+        communication_sm_share: SMs that collectives keep from the compute that hides them, which takes 1 / (1 − share)
+            as long.
         communication_busy_share: part of a collective in which it has all SMs, so that nothing hides it: sending and
             receiving of low-latency kernels, between which they hold none.
     """
     place = _split if schedule == "split" else _whole
-    alone_ps, beside = place(*halves, 1.0 / max(layers, 1))
-    stretch = 1.0 / (1.0 - communication_sm_share)
+    alone_ps, hiding = place(*halves, 1.0 / max(layers, 1))
+    slowdown = 1.0 / (1.0 - communication_sm_share)
     others_ps = sum(parts.other_ps for parts, _ in halves)
     return TwoBatchOverlap(
         alone_ps + others_ps + host_ps,
-        [(stretch * compute + communication_busy_share * there, there, share) for compute, there, share in beside],
+        [(slowdown * compute + communication_busy_share * there, there, share) for compute, there, share in hiding],
     )
 
 
@@ -151,7 +152,7 @@ Segments = list[tuple[float, float, float]]
 
 
 def _split(a: HalfBatch, b: HalfBatch, last: float) -> tuple[float, Segments]:
-    """(compute beside nothing, segments); ``last``: share of one layer."""
+    """(compute that hides nothing, segments); ``last``: share of one layer."""
     (first, sent), (second, sent_later) = a, b
     segments = [
         (first.shared_ps + second.prepare_ps, sent.dispatch_ps, 1.0),

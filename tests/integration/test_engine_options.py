@@ -179,7 +179,7 @@ def test_estimators_differ_and_the_roofline_is_flagged(long: Result) -> None:
         (
             [{}],
             {**MOE, "engine": {"expert_load": "zip"}},
-            r"engine\.expert_load: found 'zip', expected balanced, uniform, zi",
+            r"engine\.expert_load: found 'zip', expected balanced, balanced:B, uniform, zi",
         ),
         (
             [{}],

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, Field, PlainValidator, ValidationInfo, model_validator
+from pydantic import AfterValidator, Field, PlainSerializer, PlainValidator, ValidationInfo, model_validator
 
 from aicb.iteration.speculative import ACCEPTANCE_OF_MTP, ACCEPTANCES_OF_MTP, MOST_DRAFTS
 from boundary.fields import Count, Probability, Section
@@ -21,6 +21,10 @@ def _acceptance(value: object, info: ValidationInfo) -> float | tuple[float, ...
     if len(value) != drafts:
         raise ValueError(f"found {len(value)} values, expected one, or one for each of {drafts} drafts")
     return tuple(_probability(each) for each in value)
+
+
+def _as_read(value: float | Sequence[float]) -> float | list[float]:
+    return value if isinstance(value, float) else list(value)
 
 
 def _probability(value: object) -> float:
@@ -56,7 +60,7 @@ class SpeculativeConfig(Section):
     """What drafts: a multi-token-prediction layer, an EAGLE head, a smaller model, or a lookup of n-grams."""
     drafts: Annotated[int, Field(ge=1, le=MOST_DRAFTS)] = 1
     """Tokens drafted and verified per request and step."""
-    acceptance: Annotated[float | tuple[float, ...], PlainValidator(_acceptance)]
+    acceptance: Annotated[float | tuple[float, ...], PlainValidator(_acceptance), PlainSerializer(_as_read)]
     """Probability that a draft is accepted, given those before it: one for all, or a list of one for each. To be
     stated, as it depends on drafter and text; with ``mtp`` by default what is published of DeepSeek's layer: 0.85 for
     one draft, 0.78, 0.51 and 0.65 for up to three."""

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from aicb import Batch, Drafting, IterationCost, IterationModel, LayerSchedule, halve, one_by_one
 
-__all__ = ["Drafting", "Halves", "in_turn", "price_with_drafts", "verify_alike"]
+__all__ = ["Drafting", "Halves", "in_turn", "price_with_drafts", "verify_equally_many"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +78,7 @@ def in_turn(costs: Sequence[IterationCost], host_ps: int) -> IterationCost:
     )
 
 
-def verify_alike(drafting: Drafting, batches: Sequence[Batch], drafts: NDArray[np.int64]) -> bool:
+def verify_equally_many(drafting: Drafting, batches: Sequence[Batch], drafts: NDArray[np.int64]) -> bool:
     """Whether all requests of a step are decodes, with as many ``drafts`` [requests of all ranks] to verify."""
     if not all(batch.is_decode.all() for batch in batches):
         return False
@@ -99,7 +99,7 @@ def price_with_drafts(
     """
     if drafts is None:
         verification = model.price_device(batches, stage=stage)
-    elif verify_alike(drafting, batches, drafts):
+    elif verify_equally_many(drafting, batches, drafts):
         verification = model.price_device(batches, stage=stage, queries=drafting.queries)
     else:
         made = np.full(len(drafts), drafting.drafts) if drafting.method != "ngram" else drafts

@@ -14,7 +14,7 @@ from netsim.fabric import FabricState, Gpus
 from vidur_pd._core import Instance, Loop, RunningIteration, Stage
 from vidur_pd.cluster.placement import Placement
 from vidur_pd.execution.communication.pricer import NO_COST, CollectiveCost, CommunicationPricer
-from vidur_pd.execution.iteration.passes import Drafting, Halves, in_turn, price_with_drafts, verify_alike
+from vidur_pd.execution.iteration.passes import Drafting, Halves, in_turn, price_with_drafts, verify_equally_many
 
 BeforePricing = Callable[[int, int], None]
 """Called with the instant at which an iteration begins, and its tokens."""
@@ -257,8 +257,8 @@ class IterationPricer:
         if iteration.batch is None or not iteration.batch.most_drafts:
             return 1
         assert self._drafting is not None, "drafts come from a drafter"
-        is_alike = verify_alike(self._drafting, batches.split(), iteration.batch.drafts())
-        return self._drafting.queries if is_alike else 0
+        is_equal = verify_equally_many(self._drafting, batches.split(), iteration.batch.drafts())
+        return self._drafting.queries if is_equal else 0
 
     def _two_batches(
         self, halved: tuple[Sequence[Batch], Sequence[Batch]], whole: list[Batch], queries: int, stage: int
@@ -276,9 +276,9 @@ class IterationPricer:
             communication_busy_share=self._halves.communication_busy_share if is_decode else 0.0,
         )
         both = in_turn((first, second), host_ps=max(first.host_ps, second.host_ps))
-        beside_compute_ps = sum(self._exchanges(stage, cost)[1] for cost in (first, second))
+        others_ps = sum(self._exchanges(stage, cost)[1] for cost in (first, second))
         not_overlapped_ps = overlap.not_overlapped_ps - both.compute_ps
-        overlapped = [*overlap.overlapped, *([(0.0, float(beside_compute_ps), 1.0)] if beside_compute_ps else [])]
+        overlapped = [*overlap.overlapped, *([(0.0, float(others_ps), 1.0)] if others_ps else [])]
         if self._drafting is None:
             return self._priced(both, stage, not_overlapped_ps, overlapped)
         passes = self._model.draft_passes(whole, self._drafting, stage=stage)
