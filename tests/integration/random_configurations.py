@@ -242,6 +242,10 @@ class _Draw:
             engine = engine | {"speculative": engine["speculative"] | {"method": method} | each | found}
         if engine.get("overlap", {}).get("two_batch"):
             engine = engine | {"overlap": engine["overlap"] | {"cut": rng.choice(("common", "own"))}}
+            halves = random.Random(f"halves {self.seed}")
+            schedule = {"decode_schedule": halves.choice(("whole", "split")), "communication_busy_share": 0.12}
+            engine |= {"overlap": engine["overlap"] | schedule} if halves.random() < 0.7 else {}
+            engine |= {"speculative": {"drafts": 2, "acceptance": 0.6}} if halves.random() < 0.4 else {}
         is_divided = all(pool.get("ep", 1) > 1 for pool in tree["cluster"]["pools"])
         if is_divided and rng.random() < 0.7:
             kinds = ("deepep", "all_gather", "all_reduce", "broadcast", "all_to_all", {"decode": "deepep_normal"})

@@ -194,7 +194,10 @@ def test_memory_is_shown_in_units_that_people_read(aicb_command: Any) -> None:
         (("show", "qwen3-8b", "--rope-kernel", "x"), "aicb: rope_kernel: found 'x', expected one of in_place, comp"),
         (("show", "qwen3-8b", "--dense-kernel", "x"), "aicb: dense_kernel: found 'x', expected one of deep_gemm, fl"),
         (("show", "qwen3-8b", "--gpu", "h200", "--drafts", "-1"), "aicb: Drafting.drafts: found -1, expected 1 to"),
-        (("show", "qwen3-30b-a3b", "--expert-load", "zip"), "aicb: expert_load: found 'zip', expected balanced, balanced:B, uni"),
+        (
+            ("show", "qwen3-30b-a3b", "--expert-load", "zip"),
+            "aicb: expert_load: found 'zip', expected balanced, b",
+        ),
         (("memory", "deepseek-v3"), "aicb: model deepseek-v3: found 1344"),
     ],
 )
