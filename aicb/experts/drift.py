@@ -78,7 +78,7 @@ class DriftingLayers:
             self._draws[step] = [
                 draw_experts(self._load, self._shape, layer, self._seed, order) for layer, order in enumerate(orders)
             ]
-            for old in sorted(set(self._draws) - {0})[:-KEPT_STEPS]:
+            for old in sorted(set(self._draws) - {0, step})[:-KEPT_STEPS]:
                 del self._draws[old]
         return self._draws[step]
 

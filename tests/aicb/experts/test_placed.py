@@ -63,6 +63,15 @@ def test_steps_can_be_asked_for_in_any_order() -> None:
     assert [draw.popularity.tolist() for draw in moved] != forward[5]
 
 
+def test_a_step_before_all_that_are_kept_can_be_asked_for() -> None:
+    """An instance that began an iteration long ago, after others have gone on for five steps."""
+    layers, fresh = (DriftingLayers(ZipfLoad(1.0), (*MOE, 4), 2, HOUR, 0) for _ in range(2))
+    for step in range(3, 8):
+        layers.at(step)
+    late, expected = layers.at(1), fresh.at(1)
+    assert [draw.popularity.tolist() for draw in late] == [draw.popularity.tolist() for draw in expected]
+
+
 @pytest.mark.parametrize("partition", [EP4, COPIES])
 @pytest.mark.parametrize("load", LOADS)
 def test_at_the_beginning_nothing_is_different(load: ExpertLoad, partition: Partition) -> None:
