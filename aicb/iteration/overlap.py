@@ -154,7 +154,8 @@ def two_batch_overlap(
     *,
     communication_sm_share: float = 0.0,
 ) -> TwoBatchOverlap:
-    """Two half batches that take turns: while one computes, the other communicates.
+    """Two half batches that take turns: while one computes, the other communicates, in pieces of equal length. With
+    schedules of engines, whose pieces are not: `aicb.iteration.layer_schedule.layered_overlap`.
 
     Each half alternates N pieces of equal compute C/N and communication M/N, N the number of its collectives:
 
@@ -183,16 +184,6 @@ def two_batch_overlap(
     front = (slowed[1], float(communication_ps[0]), 1.0)
     back = (slowed[0], float(communication_ps[1]), (pieces - 1) / pieces)
     return TwoBatchOverlap(alone[0] / pieces + host_ps, [front, back, (0.0, float(communication_ps[1]), 1 / pieces)])
-
-
-def two_batch_ps(
-    halves: tuple[IterationCost, IterationCost],
-    communication_ps: tuple[int, int],
-    *,
-    communication_sm_share: float = 0.0,
-) -> int:
-    """Time of one iteration whose two half batches take turns, see ``two_batch_overlap``."""
-    return two_batch_overlap(halves, communication_ps, communication_sm_share=communication_sm_share).lasting_ps()
 
 
 def _check_share(name: str, value: float) -> None:
