@@ -52,6 +52,10 @@ LINK_COLUMNS: Final[tuple[Column[LinkRows], ...]] = (
     _time("window_end_s", lambda rows: rows.until_ps, "end of the window, or of the run"),
     _of_rows("carried_bytes", "bytes", "bytes of this traffic in the window"),
     _of_rows("capacity_bytes", "bytes", "bytes that it could have carried, with faults"),
-    _of_rows("burst_use", "share", "of its capacity, by all traffic in the fullest 15.6 ms of the window"),
+    _of_rows(
+        "burst_use",
+        "share",
+        "of its capacity, by all traffic in the fullest 15.6 ms of the window; above 1 only where some is `offered`",
+    ),
 )
 """Columns of ``links.parquet``."""
