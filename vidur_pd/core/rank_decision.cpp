@@ -158,7 +158,7 @@ void RankState::take_part(const RequestPtr& request, Tokens tokens) {
     budget_left_ -= tokens;
 }
 
-void RankState::preempt(const RequestPtr& request) {
+void RankState::preempt(RequestPtr request) {
     check_open();
     if (request->is_running && request->rank == this) {
         if (request->is_in_iteration && !request->is_ending)

@@ -207,7 +207,7 @@ class RankState {
     void admit(const RequestPtr& request, Tokens tokens, const CachedPrefix& prefix, Tokens held_tokens = 0);
     // A request loses its KV and is first in the queue, unless that goes by priority, with the tokens generated so far.
     // Throws BrokenRule.
-    void preempt(const RequestPtr& request);
+    void preempt(RequestPtr request);  // by value: it may be named by its place in the queue that it leaves
     // Part of the prefix cache as some policies rule it, see `BlockPool`; otherwise they change nothing.
     Tokens touch(const Request& request, Tokens tokens) { return pool_->touch(request, tokens); }
     void evict(std::int64_t blank_blocks) { pool_->evict(blank_blocks); }
