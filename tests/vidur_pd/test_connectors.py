@@ -162,6 +162,21 @@ def test_prefills_wait_for_room_where_the_connector_allocates_before() -> None:
     assert ps(second.scheduled_ps) < ps(first.completed_ps)
 
 
+@pytest.mark.parametrize("without_instance", ["fail", "wait"])
+def test_a_request_whose_prefill_waits_for_room_ends_with_its_decode_instance(without_instance: str) -> None:
+    """No prefill instance has it yet, so that none will release it: it fails with the only decode instance, at once or
+    when nothing will happen any more."""
+    first, second = run(
+        [(0, 400, 200), (0, 400, 200)],
+        "sglang_nixl",
+        engine={"num_kv_blocks": 40, "block_tokens": 16},
+        faults=[{"kind": "instance", "at_s": 0.5, "instance": "d-0", "for_s": None}],
+        recovery={"requests": "fail", "without_instance": without_instance},
+    )
+    assert (first.status, second.status) == (RequestStatus.FAILED, RequestStatus.FAILED)
+    assert second.scheduled_ps is None
+
+
 def test_stripes_over_two_nics_take_half_the_time() -> None:
     """Nodes of two GPUs and two NICs of 100 Gbit/s: 8,000 tokens, 1.18 GB, take 94 ms over one and 47 ms over both."""
     nodes = {"topology": {"kind": "rail_optimized", "gpus_per_node": 2, "nic": "100Gbps"}}

@@ -342,9 +342,12 @@ class HandOver:
             self._show_prefilled(transfer)
 
     def _give_up(self, transfer: KvTransfer, reason: str) -> None:
-        """Fails a transfer whose KV will not arrive; the prefill instance releases the request once it is prefilled."""
+        """Fails a transfer whose KV will not arrive; the prefill instance, if it has the request already, releases it
+        once it is prefilled."""
         self._fail(transfer, reason)
-        if transfer.is_prefilled:
+        if transfer.is_held_back:
+            self._end_failed(transfer)
+        elif transfer.is_prefilled:
             self._release(transfer)
             self._end_failed(transfer)
 
