@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     )
     from aicb.iteration.layer_schedule import Exchange, HalfBatch, LayerParts, LayerSchedule, layered_overlap
     from aicb.iteration.model import IterationModel
-    from aicb.iteration.overlap import Overlap, TwoBatchOverlap, halve, two_batch_overlap
+    from aicb.iteration.overlap import Overlap, TwoBatchOverlap, halve
     from aicb.iteration.pricing import IterationCost
     from aicb.iteration.speculative import Drafting, SpeculativeCost, one_by_one
     from aicb.kernels.fitting.estimate import UnmeasuredShape
@@ -94,7 +94,6 @@ __all__ = [
     "stage_layers",
     "state_bytes_per_rank",
     "token_operators",
-    "two_batch_overlap",
 ]
 
 _MODULES = {
@@ -149,7 +148,6 @@ _MODULES = {
     "stage_layers": "aicb.model.architecture",
     "state_bytes_per_rank": "aicb.model.architecture",
     "token_operators": "aicb.operators.lists",
-    "two_batch_overlap": "aicb.iteration.overlap",
 }
 """Where each name is defined: imported when first asked for."""
 

@@ -22,7 +22,7 @@ from collections.abc import Mapping
 from enum import IntEnum
 from typing import Literal, NamedTuple
 
-from aicb.iteration.overlap import TwoBatchOverlap
+from aicb.iteration.overlap import TwoBatchOverlap, check_share
 from aicb.iteration.pricing import PHASES, IterationCost
 from aicb.operators.operator import Operator, Phase
 
@@ -136,7 +136,12 @@ def layered_overlap(
             as long.
         communication_busy_share: part of a collective in which it has all SMs, so that nothing hides it: sending and
             receiving of low-latency kernels, between which they hold none.
+
+    Raises:
+        InputError: a share outside 0 … 1.
     """
+    check_share("communication_sm_share", communication_sm_share)
+    check_share("communication_busy_share", communication_busy_share)
     place = _split if schedule == "split" else _whole
     alone_ps, hiding = place(*halves, 1.0 / max(layers, 1))
     slowdown = 1.0 / (1.0 - communication_sm_share)

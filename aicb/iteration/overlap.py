@@ -13,7 +13,7 @@ from itertools import pairwise
 import numpy as np
 
 import aicb._core as _core
-from aicb.iteration.pricing import PS_PER_US, IterationCost
+from aicb.iteration.pricing import PS_PER_US
 from aicb.measurements.gpu import Gpu
 from aicb.operators.batch import Batch
 from aicb.operators.operator import Communication, Operator
@@ -53,7 +53,7 @@ class Overlap:
     scheduler only fills SMs that idle."""
 
     def __post_init__(self) -> None:
-        _check_share("Overlap.shared_expert_sm_share", self.shared_expert_sm_share)
+        check_share("Overlap.shared_expert_sm_share", self.shared_expert_sm_share)
 
 
 def side_by_side_ps(main_ps: int, second_ps: int, sm_share: float, bound_ps: int) -> int:
@@ -148,44 +148,7 @@ class TwoBatchOverlap:
         return round(_core.overlapped_ps(self.not_overlapped_ps, segments, slowdown))
 
 
-def two_batch_overlap(
-    halves: tuple[IterationCost, IterationCost],
-    communication_ps: tuple[int, int],
-    *,
-    communication_sm_share: float = 0.0,
-) -> TwoBatchOverlap:
-    """Two half batches that take turns: while one computes, the other communicates, in pieces of equal length. With
-    schedules of engines, whose pieces are not: `aicb.iteration.layer_schedule.layered_overlap`.
-
-    Each half alternates N pieces of equal compute C/N and communication M/N, N the number of its collectives:
-
-        C_a | M_a ∥ C_b | C_a ∥ M_b | … | M_a ∥ C_b | M_b
-
-    so ``C_a/N + N·max(M_a, C_b)/N + (N − 1)·max(C_a, M_b)/N + M_b/N`` and the host once. Pieces of unequal length and
-    collectives too small to be worth hiding are ignored.
-
-    Args:
-        halves: what ``IterationModel.price`` gives for each half. communication_ps: all collectives of each half, as
-        the fabric prices them. communication_sm_share: SMs the collectives keep from the compute they overlap (DeepEP's
-        normal kernels: 20 to 24
-            of 132; 0 for low-latency kernels with receive hooks). Compute then takes 1 / (1 − share) as long.
-
-    Raises:
-        InputError: a share outside 0 … 1.
-    """
-    _check_share("communication_sm_share", communication_sm_share)
-    first, second = halves
-    host_ps = max(first.host_ps, second.host_ps)
-    pieces = max(sum(count for _, count in half.communications) for half in halves)
-    alone = [half.compute_ps - half.host_ps for half in halves]
-    if pieces == 0:
-        return TwoBatchOverlap(sum(alone) + host_ps, [])
-    slowed = [compute / (1.0 - communication_sm_share) for compute in alone]
-    front = (slowed[1], float(communication_ps[0]), 1.0)
-    back = (slowed[0], float(communication_ps[1]), (pieces - 1) / pieces)
-    return TwoBatchOverlap(alone[0] / pieces + host_ps, [front, back, (0.0, float(communication_ps[1]), 1 / pieces)])
-
-
-def _check_share(name: str, value: float) -> None:
+def check_share(name: str, value: float) -> None:
+    """Raises: InputError, for a share of SMs outside 0 … 1."""
     if not 0.0 <= value < 1.0:
         raise InputError(f"{name}: found {value}, expected at least 0 and below 1")

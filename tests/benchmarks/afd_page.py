@@ -20,9 +20,9 @@ from aicb import (
     attention_operators,
     get_gpu,
     load_model,
-    two_batch_overlap,
 )
 from aicb.estimators.selection import select_estimator
+from aicb.iteration.layer_schedule import Exchange, HalfBatch, layered_overlap
 from aicb.iteration.pricing import Pricing, price_operators
 from aicb.iteration.workers import at_clock_ps
 from aicb.model.architecture import MoeFfn
@@ -110,13 +110,23 @@ class Decode:
 
     def _in_two(self, halved: tuple[Sequence[Batch], Sequence[Batch]]) -> int:
         """Two half batches in turns; all collectives are among all ranks."""
-        first, second = (self.plan.iteration_model.price_device(half) for half in halved)
+        model, halves = self.plan.iteration_model, self.plan.halves
+        assert halves is not None
         group = self._instance.placement.gpus
-        first_ps, second_ps = (
-            sum(count * self._collectives.cost(what, group).duration_ps for what, count in cost.communications)
-            for cost in (first, second)
-        )
-        return two_batch_overlap((first, second), (first_ps, second_ps)).lasting_ps()
+
+        def half(batches: Sequence[Batch]) -> HalfBatch:
+            cost = model.price_device(batches)
+            times_ps = [count * self._collectives.cost(what, group).duration_ps for what, count in cost.communications]
+            tokens = model.padded_tokens(max(batch.tokens for batch in batches))
+            return HalfBatch(model.layer_parts(cost, tokens), Exchange(sum(times_ps[::2]), sum(times_ps[1::2])))
+
+        return layered_overlap(
+            (half(halved[0]), half(halved[1])),
+            model.layers_with_experts(),
+            halves.decode_schedule,
+            communication_sm_share=halves.communication_sm_share,
+            communication_busy_share=halves.communication_busy_share,
+        ).lasting_ps()
 
 
 def afd(attention: int, ffn: dict[str, Any]) -> dict[str, Any]:

@@ -20,6 +20,7 @@ from aicb.iteration.layer_schedule import (
 )
 from aicb.iteration.model import IterationModel
 from aicb.operators.lists import token_operators
+from boundary.errors import InputError
 
 SCHEDULES: tuple[LayerSchedule, ...] = ("whole", "split")
 A = HalfBatch(LayerParts(20, 60, 10, 30, 5), Exchange(40, 50))
@@ -97,3 +98,10 @@ def test_the_parts_of_an_iteration_are_its_compute(queries: int, kv: int) -> Non
     longer = model.layer_parts(more, model.padded_tokens(64 * queries))
     assert longer.attend_ps > 1.02 * found.attend_ps
     assert longer[2:4] == pytest.approx(found[2:4], rel=1e-6), "attention alone has grown"
+
+
+@pytest.mark.parametrize("name", ["communication_sm_share", "communication_busy_share"])
+@pytest.mark.parametrize("share", [-0.1, 1.0])
+def test_impossible_shares_are_refused(name: str, share: float) -> None:
+    with pytest.raises(InputError, match=f"{name}: found"):
+        lasting_ps(2, "split", **{name: share})

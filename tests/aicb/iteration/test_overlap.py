@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from aicb import Batch, InputError, IterationCost, Partition, Precision, get_gpu, load_model
 from aicb.iteration.model import PHASES, IterationModel
-from aicb.iteration.overlap import Overlap, halve, side_by_side_ps, two_batch_overlap
+from aicb.iteration.overlap import Overlap, halve, side_by_side_ps
 from aicb.operators.operator import Communication, Phase
 
 H200, FP8 = get_gpu("h200"), Precision("fp8")
@@ -69,44 +69,6 @@ def test_decode_steps_overlap_as_single_iterations_do() -> None:
     ]
 
 
-def test_two_batches_fill_overlap_and_drain() -> None:
-    """Two pieces each: compute 20 and 30 per half, communication 40 and 10.
-    C_a 10 | M_a 20 beside C_b 15 → 20 | C_a 10 beside M_b 5 → 10 | M_a 20 beside C_b 15 → 20 | M_b 5 = 65."""
-    assert two_batch_overlap((half(20, 2), half(30, 2)), (40, 10)).lasting_ps() == 65
-
-
-def test_compute_loses_the_sms_of_communication_beside_it() -> None:
-    """One piece: C_a 100 alone, M_a 50 beside C_b 100 / 0.8 = 125, M_b 50."""
-    assert two_batch_overlap((half(100, 1), half(100, 1)), (50, 50), communication_sm_share=0.2).lasting_ps() == 275
-
-
-def test_the_host_is_paid_once() -> None:
-    assert two_batch_overlap((half(100, 4, host_ps=7), half(100, 4, host_ps=9)), (0, 0)).lasting_ps() == 209
-
-
-def test_without_collectives_halves_run_one_after_the_other() -> None:
-    plain = IterationCost(100, 0, (), (), 0, ())
-    assert two_batch_overlap((plain, plain), (0, 0)).lasting_ps() == 200
-
-
-@given(
-    compute=st.tuples(st.integers(0, 10**9), st.integers(0, 10**9)),
-    communication=st.tuples(st.integers(0, 10**9), st.integers(0, 10**9)),
-    pieces=st.integers(1, 122),
-)
-def test_two_batches_lie_between_the_longer_resource_and_the_sum(
-    compute: tuple[int, int], communication: tuple[int, int], pieces: int
-) -> None:
-    found = two_batch_overlap((half(compute[0], pieces), half(compute[1], pieces)), communication).lasting_ps()
-    assert max(sum(compute), sum(communication)) - 1 <= found <= sum(compute) + sum(communication) + 1
-
-
-def test_many_layers_hide_all_but_the_larger_of_both() -> None:
-    """116 pieces of equal halves: compute-bound, communication adds one piece at the end."""
-    found = two_batch_overlap((half(1160, 116), half(1160, 116)), (580, 580)).lasting_ps()
-    assert found == 1160 + 1160 + 580 / 116
-
-
 def test_decodes_are_halved_by_requests() -> None:
     first, second = halve(Batch.decode([10, 20, 30, 40, 50]))
     assert first.kv_tokens.tolist() == [10, 20, 30]
@@ -146,5 +108,3 @@ def test_two_half_batches_cost_more_compute_than_one_whole() -> None:
 def test_impossible_shares_are_refused(share: float) -> None:
     with pytest.raises(InputError, match=r"Overlap\.shared_expert_sm_share: found"):
         Overlap(True, share)
-    with pytest.raises(InputError, match="communication_sm_share: found"):
-        two_batch_overlap((half(1, 1), half(1, 1)), (1, 1), communication_sm_share=share).lasting_ps()
