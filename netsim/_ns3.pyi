@@ -1,4 +1,4 @@
-"""Types of the ns-3 extension (netsim/core/ns3/bindings.cpp); use it through `netsim.ns3`."""
+"""Types of the ns-3 extension (netsim/core/ns3/bindings.cpp); use it through `netsim.backends.ns3.extension`."""
 
 from collections.abc import Sequence
 

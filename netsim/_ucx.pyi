@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Protocol
 
-from netsim.rdma.engines import Engine
+from netsim.backends.rdma.engines import Engine
 
 class _Constructor(Protocol):
     def __call__(

@@ -13,13 +13,10 @@ from numpy.typing import ArrayLike, NDArray
 from boundary.errors import InputError
 from boundary.plain_text import first_faulty, name_fault
 from boundary.quoting import quoted
-from netsim.units import MOST_RATE_BPS, PS_PER_S
+from netsim.units import MOST_LATENCY_PS, MOST_RATE_BPS
 
 if TYPE_CHECKING:
     import networkx
-
-MOST_LATENCY_PS = PS_PER_S
-"""Four times around the earth in glass; paths of many links stay far from the end of the clock."""
 
 
 class NodeKind(IntEnum):

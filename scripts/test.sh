@@ -30,7 +30,7 @@ fi
 export PATH="$PWD/.venv/bin:$PATH"
 
 if [ "$ns3" = ON ]; then
-    python -c 'import netsim.ns3; netsim.ns3.load_extension()'  # a build that does not load must not look like a skip
+    python -c 'from netsim.backends.ns3.extension import load_extension; load_extension()'  # a build that does not load must not look like a skip
 fi
 ruff check .
 ruff format --check .

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import netsim._core as _core
+from netsim.backends.calibration import MessageTimes
 from netsim.backends.core import FlowBackend
-from netsim.calibration import MessageTimes
 from netsim.roce.wire import WireFormat
 from netsim.topology import Topology
 

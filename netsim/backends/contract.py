@@ -27,9 +27,9 @@ class Capabilities:
     carries_loads: bool = False
     """A load can stand for flows (`SharesCapacity`)."""
     is_calibrated: bool = False
-    """Flows can take what was measured between real hosts (`netsim.calibration`)."""
+    """Flows can take what was measured between real hosts (`netsim.backends.calibration`)."""
     sends_traffic: bool = False
-    """Flows are real traffic, of one graph after the other (`netsim.rdma`)."""
+    """Flows are real traffic, of one graph after the other (`netsim.backends.rdma`)."""
 
 
 _CAPABILITIES: Final = {

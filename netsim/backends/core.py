@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 import netsim._core as _core
+from netsim.backends.calibration import CalibratedFlows, MessageTimes
 from netsim.backends.contract import FIRST_WINDOW_PS, Completion, FlowTimes, GraphHandle, LinkStats
-from netsim.calibration import CalibratedFlows, MessageTimes
 from netsim.errors import BackendError
 from netsim.flow import FlowGraph
 from netsim.roce.wire import WireFormat
@@ -122,7 +122,7 @@ class FlowBackend(CoreBackend[_core.FlowSimulation]):
     it takes no time. While it drains, it occupies all links of its path at once: there is no queue, and, unless a
     `WireFormat` is given, no header, no ACK and no store-and-forward delay. Drained amounts are exact integers; an end
     is the first whole picosecond by which all bytes are through. With a ``calibration``, flows alone on their path take
-    what was measured (`netsim.calibration`), on the paths of the topology as long as nothing has failed.
+    what was measured (`netsim.backends.calibration`), on the paths of the topology as long as nothing has failed.
     """
 
     def __init__(

@@ -9,7 +9,7 @@ from netsim.errors import BackendError, BackendUnavailable
 from netsim.topology import Topology
 
 if TYPE_CHECKING:
-    from netsim.calibration import MessageTimes
+    from netsim.backends.calibration import MessageTimes
     from netsim.roce.config import RoceConfig
     from netsim.roce.wire import WireFormat
 
@@ -57,7 +57,7 @@ def create_backend(
         case "rdma":
             raise BackendUnavailable(
                 f"backend {name}: needs hosts to send from, as `netsim run --backend rdma --hosts FILE` or "
-                "netsim.rdma.Session have them"
+                "netsim.backends.rdma.Session have them"
             )
         case _:
             raise BackendError(f"backend: found {name!r}, expected one of {', '.join(BACKENDS)}")

@@ -6,8 +6,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 import netsim._core as _core
+from netsim.backends.calibration import MessageTimes
 from netsim.backends.core import FlowBackend
-from netsim.calibration import MessageTimes
 from netsim.roce.wire import WireFormat
 from netsim.topology import Topology
 

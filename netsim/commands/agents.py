@@ -10,8 +10,8 @@ from boundary.errors import InputError
 from boundary.quoting import quoted
 
 if TYPE_CHECKING:
-    from netsim.rdma.hosts import Hosts
-    from netsim.rdma.session import Session
+    from netsim.backends.rdma.hosts import Hosts
+    from netsim.backends.rdma.session import Session
 
 TOKEN_VARIABLE: Final = "NETSIM_RDMA_TOKEN"
 _TOKEN: Final = re.compile(r"[0-9a-fA-F]{64,128}")
@@ -29,9 +29,9 @@ def session_of(hosts: Hosts, *, must_verify: bool = False, digest: str = "") -> 
         InputError: no launcher has given this process a rank, or there is no token.
         TransferFailure: the agents could not meet, or the run has failed.
     """
-    from netsim.rdma.agent import run_agent
-    from netsim.rdma.environment import rank_in_environment
-    from netsim.rdma.session import Session
+    from netsim.backends.rdma.agent import run_agent
+    from netsim.backends.rdma.environment import rank_in_environment
+    from netsim.backends.rdma.session import Session
 
     if hosts.launcher != "environment":
         return Session(hosts, must_verify=must_verify)

@@ -13,9 +13,9 @@ from boundary.command_line import print_summary
 from boundary.errors import InputError
 
 if TYPE_CHECKING:
-    from netsim.rdma.hosts import Hosts
-    from netsim.rdma.message_times import MeasuredPairs
-    from netsim.rdma.session import Session
+    from netsim.backends.rdma.hosts import Hosts
+    from netsim.backends.rdma.message_times import MeasuredPairs
+    from netsim.backends.rdma.session import Session
 
 
 def calibrate_rdma(
@@ -29,11 +29,11 @@ def calibrate_rdma(
 ) -> None:
     """Measure what messages take between every two agents, and write it as α and β by range of sizes."""
     from boundary.output_files import check_output, write_atomically
+    from netsim.backends.rdma.extension import load_engine
+    from netsim.backends.rdma.hosts import read_hosts
+    from netsim.backends.rdma.message_times import octaves
     from netsim.commands.agents import session_of
     from netsim.formats.calibration_file import format_calibration
-    from netsim.rdma.extension import load_engine
-    from netsim.rdma.hosts import read_hosts
-    from netsim.rdma.message_times import octaves
 
     check_output(output, [hosts])
     found = read_hosts(hosts)
@@ -67,7 +67,7 @@ def calibrate_rdma(
 
 
 def _largest_bytes(text: str) -> int:
-    from netsim.rdma.message_times import SMALLEST_BYTES
+    from netsim.backends.rdma.message_times import SMALLEST_BYTES
     from netsim.units import parse_size_bytes
 
     found = parse_size_bytes(text, "--largest")
@@ -80,7 +80,7 @@ def _measured_pairs(
     session: Session, hosts: Hosts, sizes: tuple[int, ...], repeats: int, accept_tcp: bool
 ) -> MeasuredPairs:
     """All pairs, one after the other. Raises: InputError, at the first over TCP."""
-    from netsim.rdma.message_times import MeasuredPairs, lane_between, measure_pair, uses_tcp
+    from netsim.backends.rdma.message_times import MeasuredPairs, lane_between, measure_pair, uses_tcp
 
     measured = MeasuredPairs.none_of(hosts)
     for src, dst in permutations(range(len(hosts.agents)), 2):

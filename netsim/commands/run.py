@@ -16,9 +16,9 @@ from boundary.errors import Failure, InputError
 from netsim.errors import BackendError
 
 if TYPE_CHECKING:
+    from netsim.backends.calibration import Calibration
     from netsim.backends.contract import FlowTimes, GraphHandle, NetworkBackend
     from netsim.backends.packet.backend import PacketBackend
-    from netsim.calibration import Calibration
     from netsim.commands.run_on_hosts import MeasuredRun
     from netsim.formats.flow_file import NamedFlows
     from netsim.roce.config import RoceConfig

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 from boundary.command_line import print_summary
 
 if TYPE_CHECKING:
+    from netsim.backends.rdma.hosts import Hosts
+    from netsim.backends.rdma.measurement import Measurement
     from netsim.formats.flow_file import NamedFlows
-    from netsim.rdma.hosts import Hosts
-    from netsim.rdma.measurement import Measurement
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,11 +31,11 @@ class MeasuredRun:
             TransferFailure: not all flows arrived.
         """
         from boundary.output_files import write_atomically
+        from netsim.backends.rdma.errors import TransferFailure
+        from netsim.backends.rdma.executable import check_executable
+        from netsim.backends.rdma.extension import load_engine
+        from netsim.backends.rdma.hosts import ranks_of_nodes, read_hosts
         from netsim.formats.measured_flows import format_measurement
-        from netsim.rdma.errors import TransferFailure
-        from netsim.rdma.executable import check_executable
-        from netsim.rdma.extension import load_engine
-        from netsim.rdma.hosts import ranks_of_nodes, read_hosts
 
         hosts = read_hosts(self.hosts_file)
         ranks_of_nodes(hosts, named.graph, str(self.hosts_file))
@@ -70,9 +70,9 @@ class MeasuredRun:
 
     def _measurement(self, hosts: Hosts, named: NamedFlows) -> Measurement | None:
         """``None`` on a rank whose flows another one reports."""
+        from netsim.backends.rdma.hosts import ranks_of_nodes
+        from netsim.backends.rdma.share import graph_digest
         from netsim.commands.agents import session_of
-        from netsim.rdma.hosts import ranks_of_nodes
-        from netsim.rdma.share import graph_digest
 
         digest = graph_digest(named.graph, ranks_of_nodes(hosts, named.graph, str(self.hosts_file)))
         session = session_of(hosts, must_verify=self.must_verify, digest=digest)

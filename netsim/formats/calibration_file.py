@@ -1,4 +1,4 @@
-"""Calibration as JSON: agents, and for each pair what was measured and the lines through it (`netsim.calibration`)."""
+"""`netsim.backends.calibration` as JSON: agents, and for each pair what was measured and the lines through it."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from boundary.fields import Section
 from boundary.json_text import parse_json
 from boundary.quoting import quoted
 from boundary.text_files import read_text
-from netsim.calibration import Calibration, SizeRange
-from netsim.rdma.message_times import MeasuredAgent, MeasuredPairs, MessageSample, PairMeasurement
+from netsim.backends.calibration import Calibration, SizeRange
+from netsim.backends.rdma.message_times import MeasuredAgent, MeasuredPairs, MessageSample, PairMeasurement
 
 Bytes = Annotated[int, Field(ge=0, lt=2**63)]
 Nanoseconds = Annotated[float, Field(ge=0, le=1e18, allow_inf_nan=False)]

@@ -6,8 +6,8 @@ import csv
 import io
 from typing import Final
 
+from netsim.backends.rdma.measurement import Measurement
 from netsim.formats.flow_file import RESULT_FIELDS, NamedFlows
-from netsim.rdma.measurement import Measurement
 
 MEASURED_FIELDS: Final = (
     "ready_ps",

@@ -18,11 +18,11 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 import netsim._core as _core
 from boundary.errors import InputError
 from boundary.fields import NotBool
-from netsim.quantities import Rate, Time
 from netsim.roce.congestion import congestion_parameters
 from netsim.roce.wire import WireFormat
 from netsim.topology import LinkKind, Topology, is_fabric_switch
 from netsim.units import PS_PER_S, format_rate_bps
+from netsim.units.fields import Rate, Time
 
 Bytes = Annotated[int, NotBool, Field(ge=0, le=2**40)]
 """Of memory or of a threshold: up to 1 TiB."""

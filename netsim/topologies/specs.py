@@ -9,7 +9,6 @@ from typing import Annotated, Final, Literal
 from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag
 
 from boundary.fields import Count, Ratio
-from netsim.quantities import Latency, Rate
 from netsim.topologies.checks import MAX_CABLES
 from netsim.topologies.defaults import (
     LINK_LATENCY_PS,
@@ -30,6 +29,7 @@ from netsim.topologies.simai_templates import (
     SPECTRUM_X_SPINES,
     Uplinks,
 )
+from netsim.units.fields import Latency, Rate
 
 Size = Annotated[Count, Field(le=MAX_CABLES)]
 

@@ -2,10 +2,10 @@
 
     python -m tests.benchmarks.gpu_messages -o FILE.json [--transports TLS] [--largest-bytes N]
 
-UCX: single messages by `netsim.rdma` (engine `ucx`, ``gpu`` of the hosts file), as `netsim calibrate-rdma` measures
-them, after graphs of several sizes whose payloads are compared where they arrive. NCCL: torch's send and recv, half of
-a round trip of the same size, 20 of them between two CUDA events; the median of seven. Needs UCX with CUDA, torch, and
-two GPUs.
+UCX: single messages by `netsim.backends.rdma` (engine `ucx`, ``gpu`` of the hosts file), as `netsim calibrate-rdma`
+measures them, after graphs of several sizes whose payloads are compared where they arrive. NCCL: torch's send and recv,
+half of a round trip of the same size, 20 of them between two CUDA events; the median of seven. Needs UCX with CUDA,
+torch, and two GPUs.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ import torch
 import torch.distributed as dist
 
 from netsim import FlowGraph
-from netsim.rdma.extension import load_engine
-from netsim.rdma.hosts import Hosts
-from netsim.rdma.message_times import measure_pair, octaves
-from netsim.rdma.session import Session
+from netsim.backends.rdma.extension import load_engine
+from netsim.backends.rdma.hosts import Hosts
+from netsim.backends.rdma.message_times import measure_pair, octaves
+from netsim.backends.rdma.session import Session
 
 SMALLEST_BYTES = 1 << 10
 REPEATS = 7

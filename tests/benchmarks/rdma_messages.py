@@ -5,8 +5,8 @@ from __future__ import annotations
 import sys
 
 from netsim import FlowGraph
-from netsim.rdma.hosts import Hosts
-from netsim.rdma.session import Session
+from netsim.backends.rdma.hosts import Hosts
+from netsim.backends.rdma.session import Session
 
 FLOWS = 200_000
 SIZES_BYTES = (8, 64, 512, 4096)

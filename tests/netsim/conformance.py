@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from netsim import BackendUnavailable, Completion, FlowGraph, GraphHandle, NetworkBackend, Topology, create_backend
-from netsim.ns3 import load_extension
+from netsim.backends.ns3.extension import load_extension
 from tests.netsim.packet_times import Hop, Wire, serialization_ps, transfer_ps
 from tests.netsim.strategies import GBPS, LATENCY_PS
 

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 
 from boundary.errors import InputError
 from netsim import BackendError, FlowGraph, FlowTimes, Topology, WireFormat, create_backend, single_switch
-from netsim.calibration import TOLERANCE, Calibration, SizeRange
+from netsim.backends.calibration import TOLERANCE, Calibration, SizeRange
+from netsim.backends.rdma.message_fit import fitted
+from netsim.backends.rdma.message_times import MeasuredAgent, MeasuredPairs, MessageSample, PairMeasurement, octaves
 from netsim.formats.calibration_file import format_calibration, read_calibration
-from netsim.rdma.message_fit import fitted
-from netsim.rdma.message_times import MeasuredAgent, MeasuredPairs, MessageSample, PairMeasurement, octaves
 from netsim.topologies.defaults import LinkRates
 from tests.forked_commands import run_forked
 

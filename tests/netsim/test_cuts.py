@@ -6,8 +6,8 @@ import networkx
 import pytest
 
 from netsim import LinkKind, Topology
-from netsim.cuts import FabricGraph, Loss
 from netsim.topologies.build import build, parse_spec
+from netsim.topologies.cuts import FabricGraph, Loss
 
 GBPS = 10**9
 

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from netsim import BackendError, BackendUnavailable, FlowGraph
 from netsim.backends.ns3 import Ns3Backend
-from netsim.ns3 import load_extension
+from netsim.backends.ns3.extension import load_extension
 from tests.netsim.conformance import PacketTimes
 from tests.netsim.strategies import GBPS, LATENCY_PS, star
 
@@ -27,7 +27,7 @@ try:
 except BackendUnavailable as error:
     pytest.skip(str(error), allow_module_level=True)
 
-LIBRARY = Path(ns3.__file__).parent / "ns3" / "lib" / "libns3.44-core.so"
+LIBRARY = Path(ns3.__file__).parent / "backends" / "ns3" / "lib" / "libns3.44-core.so"
 FAR_PS = 10**15
 FLOW = FlowGraph.from_lists([0], [1], [1000])
 ARRIVES_PS = PacketTimes().transfer_ps(1000)
@@ -106,8 +106,9 @@ def test_an_exception_with_a_live_network_ends_python_the_ordinary_way() -> None
 def test_another_ns3_in_the_process_is_refused() -> None:
     """Its clock may already run in nanoseconds, and ns-3 would end the process at an attempt to change that."""
     ran = run_bare_python(
-        f"import ctypes; ctypes.CDLL({str(LIBRARY)!r})\nimport netsim.ns3\n"
-        "try:\n    netsim.ns3.load_extension()\nexcept netsim.BackendUnavailable as error:\n    print(error)\n"
+        f"import ctypes; ctypes.CDLL({str(LIBRARY)!r})\n"
+        "from netsim import BackendUnavailable\nfrom netsim.backends.ns3.extension import load_extension\n"
+        "try:\n    load_extension()\nexcept BackendUnavailable as error:\n    print(error)\n"
     )
     assert (ran.returncode, ran.stdout) == (
         0,

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from netsim import BackendUnavailable, FlowGraph
 from netsim.backends.ns3 import Ns3Backend
+from netsim.backends.ns3.extension import load_extension
 from netsim.backends.packet import PacketBackend
-from netsim.ns3 import load_extension
 from tests.netsim.roce_scenarios import (
     EARLY_MARKS,
     FAR_PS,

@@ -24,7 +24,7 @@ from netsim import (
     rail_optimized,
 )
 from netsim.backends.ns3 import Ns3Backend, TraceRow
-from netsim.ns3 import load_extension
+from netsim.backends.ns3.extension import load_extension
 from netsim.roce.config import RoceConfig, ecn_thresholds, headroom_bytes
 from tests.netsim.roce_scenarios import EARLY_MARKS, FAR_PS, LOSSY, US_PS, clos, with_shared_bytes
 from tests.netsim.strategies import built_topologies, star

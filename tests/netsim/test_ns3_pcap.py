@@ -25,8 +25,8 @@ from netsim import (
     to_simai,
 )
 from netsim.backends.ns3 import Ns3Backend
+from netsim.backends.ns3.extension import load_extension
 from netsim.commands.run import run
-from netsim.ns3 import load_extension
 from netsim.roce.config import RoceConfig
 from tests.netsim.roce_scenarios import EARLY_MARKS, FAR_PS, LOSSY, clos, with_shared_bytes
 from tests.netsim.strategies import star

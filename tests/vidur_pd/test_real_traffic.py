@@ -16,10 +16,10 @@ from typing import Any
 import pytest
 
 from boundary.errors import InputError
-from netsim.calibration import SizeRange
+from netsim.backends.calibration import SizeRange
+from netsim.backends.rdma import MeasuredPairs
+from netsim.backends.rdma.message_times import MeasuredAgent, MessageSample, PairMeasurement
 from netsim.formats.calibration_file import format_calibration, pairs_from_tree
-from netsim.rdma import MeasuredPairs
-from netsim.rdma.message_times import MeasuredAgent, MessageSample, PairMeasurement
 from tests.forked_commands import run_forked
 from tests.netsim.rdma.namespaces import BURSTS, FAST_RATE_BPS, JUMBO_MTU, shaped_hosts
 from tests.netsim.rdma.needs import needs_ucx
@@ -170,7 +170,7 @@ def agents_of(pid: int) -> dict[int, int]:
     found = {}
     for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
         words = Path(f"/proc/{child}/cmdline").read_text().split("\0")
-        if "netsim.rdma.agent" in words:
+        if "netsim.backends.rdma.agent" in words:
             found[int(words[words.index("--rank") + 1])] = int(child)
     return found
 

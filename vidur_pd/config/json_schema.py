@@ -22,7 +22,7 @@ from vidur_pd.config import SimulationConfig
 BOUNDS: Final = {"ge": "minimum", "le": "maximum", "gt": "exclusiveMinimum", "lt": "exclusiveMaximum"}
 """Names of JSON Schema for those that pydantic leaves where a check comes before."""
 QUANTITIES: Final[Mapping[str, Callable[[int], str]]] = {"rate": format_rate_bps, "time": format_time_ps}
-"""Formats of numbers that are only taken as text with a unit (`netsim.quantities`)."""
+"""Formats of numbers that are only taken as text with a unit (`netsim.units.fields`)."""
 
 SHORT_FORMS: Final = {
     "PoolConfig": {

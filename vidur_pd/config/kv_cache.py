@@ -7,8 +7,8 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import BeforeValidator, Field, PlainSerializer, model_validator
 
 from boundary.fields import Count, NotBool, Number, Section
-from netsim.quantities import Rate, Time
 from netsim.units import PS_PER_S, parse_size_bytes
+from netsim.units.fields import Rate, Time
 from vidur_pd.config.names import one_of
 
 NAMED_EVICTIONS: Final = {"lru": "Lru", "lfu": "Lfu", "s3_fifo": "S3Fifo", "arc": "Arc"}

@@ -307,7 +307,7 @@ class NetworkConfig(Section):
     roce: RoceConfig = RoceConfig()
     """All other settings of the packet-level backends (`netsim.roce`)."""
     hosts: Path | None = None
-    """Hosts that backend ``rdma`` sends real traffic between (`netsim.rdma.hosts`); the others do not use it."""
+    """Hosts that backend ``rdma`` sends real traffic between (`netsim.backends.rdma.hosts`); others do not use it."""
     repeats: Annotated[Count, Field(le=1000)] = 3
     """Times that it executes each collective, whose median counts, after one that meets cold connections."""
     measured: Path | None = None

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 
 from netsim import Topology
-from netsim.cuts import MOST_LINKS, FabricGraph
+from netsim.topologies.cuts import MOST_LINKS, FabricGraph
 from vidur_pd.metrics.summary import FabricLoss, FabricSummary
 
 

@@ -190,7 +190,7 @@ class FabricLoss:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FabricSummary:
-    """What the links between servers could carry at most, however traffic is routed (`netsim/cuts.py`)."""
+    """What the links between servers could carry at most, however traffic is routed (`netsim/topologies/cuts.py`)."""
 
     halves_bps: int | None = None
     """From the first half of the servers to the second: no less than the bisection bandwidth."""

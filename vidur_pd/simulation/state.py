@@ -25,7 +25,7 @@ from vidur_pd.simulation.pools import PoolModel
 from vidur_pd.workload import generator
 
 if TYPE_CHECKING:
-    from netsim.calibration import Calibration
+    from netsim.backends.calibration import Calibration
     from vidur_pd.execution.communication.real_traffic import RealTraffic
 
 BrokenOff = Callable[[RunningIteration], None]

@@ -1,4 +1,4 @@
-// Python bindings that all engines share; netsim.rdma.engines describes the methods.
+// Python bindings that all engines share; netsim.backends.rdma.engines describes the methods.
 #pragma once
 
 #include <pybind11/numpy.h>
@@ -63,7 +63,7 @@ pybind11::class_<E> bind_engine(pybind11::module_& module, const char* name) {
         try {
             if (error) std::rethrow_exception(error);
         } catch (const EngineError& e) {
-            py::set_error(py::module_::import("netsim.rdma.errors").attr("TransferFailure"), e.what());
+            py::set_error(py::module_::import("netsim.backends.rdma.errors").attr("TransferFailure"), e.what());
         }
     });
     return py::class_<E>(module, name)

@@ -1,4 +1,4 @@
-// What one rank does of a flow graph, as netsim.rdma.share computes it.
+// What one rank does of a flow graph, as netsim.backends.rdma.share computes it.
 #pragma once
 
 #include <cstdint>

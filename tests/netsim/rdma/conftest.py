@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from netsim.rdma.hosts import Hosts
-from netsim.rdma.session import Session
+from netsim.backends.rdma.hosts import Hosts
+from netsim.backends.rdma.session import Session
 
 
 def loopback(agents: int = 2, **settings: Any) -> Hosts:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from netsim.rdma.clock import ClockLine, ClockOffset, PingResponder, estimated_offset, exchange_pings
-from netsim.rdma.errors import TransferFailure
+from netsim.backends.rdma.clock import ClockLine, ClockOffset, PingResponder, estimated_offset, exchange_pings
+from netsim.backends.rdma.errors import TransferFailure
 
 KEY = 12345
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from netsim import single_switch, to_yaml
-from netsim.calibration import TOLERANCE
+from netsim.backends.calibration import TOLERANCE
 from netsim.formats.calibration_file import read_calibration
 from tests.forked_commands import run_forked
 from tests.netsim.rdma.needs import needs_ucx
@@ -75,7 +75,7 @@ def test_a_calibration_over_tcp_has_to_be_accepted_and_is_what_fluid_then_takes(
 @needs_ucx
 def test_ranks_that_others_start_run_the_same_command_and_one_of_them_writes(folder: Path) -> None:
     """As torchrun and Slurm do; the port is free as far as one can know."""
-    from netsim.rdma.launchers import listener_at
+    from netsim.backends.rdma.launchers import listener_at
 
     probe = listener_at("127.0.0.1", 0)
     port = probe.getsockname()[1]
@@ -99,7 +99,7 @@ def test_ranks_that_others_start_run_the_same_command_and_one_of_them_writes(fol
 
 @needs_ucx
 def test_a_rank_with_other_flows_ends_the_run_on_all(folder: Path) -> None:
-    from netsim.rdma.launchers import listener_at
+    from netsim.backends.rdma.launchers import listener_at
 
     probe = listener_at("127.0.0.1", 0)
     port = probe.getsockname()[1]

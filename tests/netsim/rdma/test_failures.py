@@ -15,13 +15,13 @@ from typing import Any
 import pytest
 
 from netsim import FlowGraph
-from netsim.rdma import launchers
-from netsim.rdma.control import ControlConnection, connect_to_rendezvous
-from netsim.rdma.errors import TransferFailure
-from netsim.rdma.frames import MAGIC, NONCE_BYTES, Frame, FrameCodec, FrameError
-from netsim.rdma.launchers import listener_at
-from netsim.rdma.meeting import PROTOCOL, Meeting
-from netsim.rdma.session import Session
+from netsim.backends.rdma import launchers
+from netsim.backends.rdma.control import ControlConnection, connect_to_rendezvous
+from netsim.backends.rdma.errors import TransferFailure
+from netsim.backends.rdma.frames import MAGIC, NONCE_BYTES, Frame, FrameCodec, FrameError
+from netsim.backends.rdma.launchers import listener_at
+from netsim.backends.rdma.meeting import PROTOCOL, Meeting
+from netsim.backends.rdma.session import Session
 from tests.netsim.rdma.conftest import loopback
 from tests.netsim.rdma.needs import needs_ucx
 

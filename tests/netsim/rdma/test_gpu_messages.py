@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from netsim import FlowGraph, create_backend, nvswitch
-from netsim.calibration import Calibration, SizeRange
-from netsim.rdma.message_times import uses_tcp
+from netsim.backends.calibration import Calibration, SizeRange
+from netsim.backends.rdma.message_times import uses_tcp
 from netsim.units import PS_PER_NS
 
 MEASURED: dict[str, Any] = json.loads(

@@ -18,8 +18,8 @@ import numpy as np
 import pytest
 
 from netsim import FlowGraph
-from netsim.rdma import Measurement
-from netsim.rdma.share import share_of
+from netsim.backends.rdma import Measurement
+from netsim.backends.rdma.share import share_of
 from tests.netsim.rdma.guest.agents import SessionOfAgents, write_sessions
 from tests.netsim.rdma.guest.image import Image, MissingError, guest_image
 from tests.netsim.rdma.guest.machine import Machine

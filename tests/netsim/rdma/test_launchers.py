@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 from boundary.errors import InputError
-from netsim.rdma.environment import rank_in_environment
-from netsim.rdma.errors import TransferFailure
-from netsim.rdma.hosts import Hosts, read_hosts
-from netsim.rdma.launchers import Processes, agent_command, listener_at, listener_in
+from netsim.backends.rdma.environment import rank_in_environment
+from netsim.backends.rdma.errors import TransferFailure
+from netsim.backends.rdma.hosts import Hosts, read_hosts
+from netsim.backends.rdma.launchers import Processes, agent_command, listener_at, listener_in
 
-AGENT = ["-m", "netsim.rdma.agent", "--rank", "1", "--rendezvous", "10.0.0.1", "4242"]
+AGENT = ["-m", "netsim.backends.rdma.agent", "--rank", "1", "--rendezvous", "10.0.0.1", "4242"]
 TIMEOUTS = ["--start-timeout", "60", "--silence-timeout", "10"]
 
 

@@ -17,10 +17,10 @@ from numpy.typing import NDArray
 
 import simccl
 from netsim import FlowGraph, create_backend, rail_optimized
-from netsim.rdma.hosts import Hosts
-from netsim.rdma.measurement import Measurement
-from netsim.rdma.message_times import measure_pair
-from netsim.rdma.session import Session
+from netsim.backends.rdma.hosts import Hosts
+from netsim.backends.rdma.measurement import Measurement
+from netsim.backends.rdma.message_times import measure_pair
+from netsim.backends.rdma.session import Session
 from netsim.units import PS_PER_S
 from tests.netsim.rdma.namespaces import (
     BURST_BYTES,

@@ -12,9 +12,9 @@ import pytest
 
 from boundary.errors import InputError
 from netsim import FlowGraph
-from netsim.rdma.errors import TransferFailure
-from netsim.rdma.hosts import Hosts
-from netsim.rdma.session import Session
+from netsim.backends.rdma.errors import TransferFailure
+from netsim.backends.rdma.hosts import Hosts
+from netsim.backends.rdma.session import Session
 from tests.netsim.rdma.conftest import loopback
 from tests.netsim.rdma.needs import needs_ucx
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from netsim import FlowGraph
-from netsim.rdma.share import graph_bytes, graph_digest, graph_from_bytes, share_of
+from netsim.backends.rdma.share import graph_bytes, graph_digest, graph_from_bytes, share_of
 
 
 @st.composite

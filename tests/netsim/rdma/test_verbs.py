@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
+from netsim.backends.rdma import counters
+from netsim.backends.rdma.engines import create_engine
+from netsim.backends.rdma.errors import TransferFailure
+from netsim.backends.rdma.extension import load_engine
+from netsim.backends.rdma.hosts import VerbsSettings
 from netsim.errors import BackendUnavailable
-from netsim.rdma import counters
-from netsim.rdma.engines import create_engine
-from netsim.rdma.errors import TransferFailure
-from netsim.rdma.extension import load_engine
-from netsim.rdma.hosts import VerbsSettings
 from tests.forked_commands import run_forked
 from tests.netsim.rdma.needs import needs_verbs
 from tests.netsim.rdma.test_command import EXAMPLES, arguments, folder

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from netsim import Completion, Fabric, FlowGraph, GraphHandle, NetworkBackend, Topology, capabilities_of, create_backend
-from netsim.calibration import MessageTimes
+from netsim.backends.calibration import MessageTimes
 from netsim.fabric import INTACT, FabricState
 from netsim.roce.config import RoceConfig
 from vidur_pd.execution.communication.servers import IdenticalServers

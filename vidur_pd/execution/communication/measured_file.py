@@ -15,8 +15,8 @@ from boundary.fields import Section
 from boundary.json_text import parse_json
 from boundary.quoting import quoted
 from boundary.text_files import read_text
+from netsim.backends.rdma import MeasuredPairs
 from netsim.formats.calibration_file import calibration_tree, pairs_from_tree
-from netsim.rdma import MeasuredPairs
 
 Count64 = Annotated[int, Field(ge=0, lt=2**63)]
 

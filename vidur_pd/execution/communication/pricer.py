@@ -18,7 +18,7 @@ from vidur_pd.execution.communication.flows import behind_ps, planned
 from vidur_pd.execution.communication.idle_fabric import IdleFabric, IdleRun
 
 if TYPE_CHECKING:
-    from netsim.calibration import MessageTimes
+    from netsim.backends.calibration import MessageTimes
     from vidur_pd.execution.communication.real_traffic import RealTraffic
 
 CollectiveKey = tuple[Communication, Gpus]

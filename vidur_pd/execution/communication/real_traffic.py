@@ -12,11 +12,11 @@ import numpy as np
 
 from boundary.errors import InputError
 from netsim import FlowGraph
-from netsim.calibration import Calibration, SizeRange
-from netsim.rdma import Hosts, MeasuredPairs, Measurement, Session, TransferFailure, measure_pair, read_hosts
-from netsim.rdma.extension import load_engine
-from netsim.rdma.message_times import REPEATS, SMALLEST_BYTES, octaves
-from netsim.rdma.share import graph_digest
+from netsim.backends.calibration import Calibration, SizeRange
+from netsim.backends.rdma import Hosts, MeasuredPairs, Measurement, Session, TransferFailure, measure_pair, read_hosts
+from netsim.backends.rdma.extension import load_engine
+from netsim.backends.rdma.message_times import REPEATS, SMALLEST_BYTES, octaves
+from netsim.backends.rdma.share import graph_digest
 from vidur_pd.config.schema import NetworkConfig
 from vidur_pd.execution.communication.measured_file import MeasuredGraph, format_measured, read_measured
 
@@ -89,7 +89,7 @@ class RealTraffic:
         return self._used[digest].duration_ps
 
     def range_of(self, src: int, dst: int, size_bytes: int) -> SizeRange | None:
-        """See `netsim.calibration.MessageTimes.range_of`; pairs and sizes that are not known are measured."""
+        """See `netsim.backends.calibration.MessageTimes.range_of`; pairs and sizes that are not known are measured."""
         ranks = (self._calibration.rank_of(src), self._calibration.rank_of(dst))
         known = self._calibration.pairs.get(ranks, ())
         if ranks[0] != ranks[1] and (not known or size_bytes > known[-1].last_bytes):

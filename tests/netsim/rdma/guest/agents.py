@@ -19,10 +19,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from netsim import FlowGraph
-from netsim.rdma import execution
-from netsim.rdma.agent import run_agent
-from netsim.rdma.errors import TransferFailure
-from netsim.rdma.share import Share, share_of
+from netsim.backends.rdma import execution
+from netsim.backends.rdma.agent import run_agent
+from netsim.backends.rdma.errors import TransferFailure
+from netsim.backends.rdma.share import Share, share_of
 
 TOKEN: Final = bytes(range(32))
 START_S: Final = 200.0

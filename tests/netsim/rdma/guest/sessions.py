@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from netsim.rdma.hosts import Hosts
-from netsim.rdma.launchers import listener_at
-from netsim.rdma.session import Session
+from netsim.backends.rdma.hosts import Hosts
+from netsim.backends.rdma.launchers import listener_at
+from netsim.backends.rdma.session import Session
 from tests.netsim.rdma.guest.agents import SILENCE_S, START_S, TOKEN
 
 

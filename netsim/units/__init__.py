@@ -25,6 +25,8 @@ MOST_RATE_BPS: Final = 10**15
 """1 Pbit/s; beyond it, rates would not fit the integers of the core."""
 MOST_TIME_PS: Final = 1_000 * PS_PER_S
 """Of a latency, interval or timeout, so that sums of a few still fit the clock."""
+MOST_LATENCY_PS: Final = PS_PER_S
+"""Of a link: four times around the earth in glass; paths of many links stay far from the end of the clock."""
 MOST_BYTES: Final = 2**63 - 1
 
 _DECIMAL: Final = {"": 1, "k": 10**3, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "P": 10**15}

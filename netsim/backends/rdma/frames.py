@@ -17,7 +17,7 @@ import time
 from dataclasses import dataclass
 from typing import Any, Final
 
-from netsim.rdma.errors import TransferFailure
+from netsim.backends.rdma.errors import TransferFailure
 
 MAGIC: Final = b"netsimR1"
 NONCE_BYTES: Final = 32

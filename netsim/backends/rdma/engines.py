@@ -8,7 +8,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from netsim.rdma.extension import load_engine
+from netsim.backends.rdma.extension import load_engine
 
 
 class Engine(Protocol):
@@ -26,7 +26,7 @@ class Engine(Protocol):
         """Becomes readable when all of a run is done here."""
 
     def load(self, columns: Mapping[str, object]) -> None:
-        """Prepares the memory for a share of a graph (`netsim.rdma.share.Share.columns`)."""
+        """Prepares the memory for a share of a graph (`netsim.backends.rdma.share.Share.columns`)."""
 
     def offer(self, out_ranks: Sequence[int], in_ranks: Sequence[int]) -> dict[int, str]:
         """For each rank that it sends to or receives from, what that has to know of it: text for its own kind."""
@@ -48,7 +48,7 @@ class Engine(Protocol):
 
 
 def create_engine(settings: Mapping[str, Any], rank: int) -> Engine:
-    """The engine of a rank, as the rendezvous has set it up (`netsim.rdma.session`).
+    """The engine of a rank, as the rendezvous has set it up (`netsim.backends.rdma.session`).
 
     Raises:
         BackendUnavailable: this build does not have it.

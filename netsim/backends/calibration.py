@@ -1,7 +1,8 @@
 """Calibration: what a message between two hosts was measured to take alone, and flows that take as long.
 
 A message of ``n`` bytes takes ``α + n · β`` within a range of sizes, whose numbers are those of an ordered pair of
-agents (`netsim.rdma`), processes for the nodes behind one NIC. Flows between nodes of one agent are not measured.
+agents (`netsim.backends.rdma`), processes for the nodes behind one NIC. Flows between nodes of one agent are not
+measured.
 """
 
 from __future__ import annotations

@@ -10,8 +10,8 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-from netsim.rdma.errors import TransferFailure
-from netsim.rdma.frames import (
+from netsim.backends.rdma.errors import TransferFailure
+from netsim.backends.rdma.frames import (
     MAGIC,
     MOST_FRAME_BYTES,
     NONCE_BYTES,

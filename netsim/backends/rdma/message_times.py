@@ -15,13 +15,13 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from netsim.calibration import Calibration, Ranges
+from netsim.backends.calibration import Calibration, Ranges
+from netsim.backends.rdma.errors import TransferFailure
+from netsim.backends.rdma.hosts import Hosts
+from netsim.backends.rdma.measurement import Measurement
+from netsim.backends.rdma.message_fit import fitted
+from netsim.backends.rdma.session import Session
 from netsim.flow import FlowGraph
-from netsim.rdma.errors import TransferFailure
-from netsim.rdma.hosts import Hosts
-from netsim.rdma.measurement import Measurement
-from netsim.rdma.message_fit import fitted
-from netsim.rdma.session import Session
 from netsim.units import PS_PER_NS
 
 SMALLEST_BYTES: Final = 1 << 10

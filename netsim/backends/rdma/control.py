@@ -8,8 +8,8 @@ import threading
 import time
 from typing import Any, Final
 
-from netsim.rdma.errors import TransferFailure
-from netsim.rdma.frames import (
+from netsim.backends.rdma.errors import TransferFailure
+from netsim.backends.rdma.frames import (
     MAGIC,
     MOST_FRAME_BYTES,
     NONCE_BYTES,

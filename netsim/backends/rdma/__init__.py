@@ -9,11 +9,11 @@ import importlib
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from netsim.rdma.errors import TransferFailure
-    from netsim.rdma.hosts import Hosts, read_hosts
-    from netsim.rdma.measurement import Measurement
-    from netsim.rdma.message_times import MeasuredPairs, measure_pair
-    from netsim.rdma.session import Session
+    from netsim.backends.rdma.errors import TransferFailure
+    from netsim.backends.rdma.hosts import Hosts, read_hosts
+    from netsim.backends.rdma.measurement import Measurement
+    from netsim.backends.rdma.message_times import MeasuredPairs, measure_pair
+    from netsim.backends.rdma.session import Session
 
 __all__ = ["Hosts", "MeasuredPairs", "Measurement", "Session", "TransferFailure", "measure_pair", "read_hosts"]
 

@@ -10,15 +10,15 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from netsim.backends.rdma.errors import TransferFailure
+from netsim.backends.rdma.executable import check_executable
+from netsim.backends.rdma.frames import Frame
+from netsim.backends.rdma.hosts import HOST_MEMORY, Hosts, VerbsSettings, ranks_of_nodes
+from netsim.backends.rdma.launchers import Processes, agent_command, listeners_for
+from netsim.backends.rdma.measurement import Measurement, RankReport, merged, report_from
+from netsim.backends.rdma.meeting import Meeting
+from netsim.backends.rdma.share import graph_bytes
 from netsim.flow import FlowGraph
-from netsim.rdma.errors import TransferFailure
-from netsim.rdma.executable import check_executable
-from netsim.rdma.frames import Frame
-from netsim.rdma.hosts import HOST_MEMORY, Hosts, VerbsSettings, ranks_of_nodes
-from netsim.rdma.launchers import Processes, agent_command, listeners_for
-from netsim.rdma.measurement import Measurement, RankReport, merged, report_from
-from netsim.rdma.meeting import Meeting
-from netsim.rdma.share import graph_bytes
 
 TOKEN_BYTES: Final = 32
 _NS_PER_S: Final = 1_000_000_000

@@ -6,8 +6,7 @@ from typing import Annotated
 
 from pydantic import BeforeValidator, Field, PlainSerializer
 
-from netsim.topology import MOST_LATENCY_PS
-from netsim.units import MOST_TIME_PS, format_rate_bps, format_time_ps, read_rate_bps, read_time_ps
+from netsim.units import MOST_LATENCY_PS, MOST_TIME_PS, format_rate_bps, format_time_ps, read_rate_bps, read_time_ps
 
 Rate = Annotated[
     int,

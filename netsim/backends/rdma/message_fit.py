@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import nnls
 
-from netsim.calibration import TOLERANCE, Ranges, SizeRange
+from netsim.backends.calibration import TOLERANCE, Ranges, SizeRange
 
 
 def fitted(sizes_bytes: Sequence[int], times_ns: Sequence[float]) -> Ranges:

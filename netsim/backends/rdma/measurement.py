@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from netsim.backends.contract import FlowTimes
-from netsim.rdma.clock import ClockLine, ClockOffset
+from netsim.backends.rdma.clock import ClockLine, ClockOffset
 from netsim.units import PS_PER_NS
 
 NOT_YET: Final = -1

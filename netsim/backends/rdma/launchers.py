@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import IO, Final
 
 from boundary.errors import InputError
-from netsim.rdma.errors import TransferFailure
-from netsim.rdma.hosts import Hosts
+from netsim.backends.rdma.errors import TransferFailure
+from netsim.backends.rdma.hosts import Hosts
 
-_MODULE: Final = "netsim.rdma.agent"
+_MODULE: Final = "netsim.backends.rdma.agent"
 _CLONE_NEWNET: Final = 0x40000000
 """<linux/sched.h>"""
 _END_S: Final = 5.0

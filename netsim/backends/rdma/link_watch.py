@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 
-from netsim.rdma.clock import is_answer, send_ping, udp_socket
+from netsim.backends.rdma.clock import is_answer, send_ping, udp_socket
 
 
 class LinkWatch:

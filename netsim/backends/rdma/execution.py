@@ -8,14 +8,14 @@ from typing import Any, Final, Protocol
 
 import numpy as np
 
-from netsim.rdma.clock import ClockLine, ClockOffset, PingResponder, exchange_pings, now_ns
-from netsim.rdma.counters import read_counters, retransmits
-from netsim.rdma.engines import Engine, create_engine
-from netsim.rdma.errors import TransferFailure
-from netsim.rdma.frames import Frame
-from netsim.rdma.link_watch import LinkWatch
-from netsim.rdma.measurement import RankReport
-from netsim.rdma.share import Share, graph_from_bytes, share_of
+from netsim.backends.rdma.clock import ClockLine, ClockOffset, PingResponder, exchange_pings, now_ns
+from netsim.backends.rdma.counters import read_counters, retransmits
+from netsim.backends.rdma.engines import Engine, create_engine
+from netsim.backends.rdma.errors import TransferFailure
+from netsim.backends.rdma.frames import Frame
+from netsim.backends.rdma.link_watch import LinkWatch
+from netsim.backends.rdma.measurement import RankReport
+from netsim.backends.rdma.share import Share, graph_from_bytes, share_of
 
 _NS_PER_S: Final = 1_000_000_000
 
@@ -25,7 +25,7 @@ class Aborted(Exception):
 
 
 class Control(Protocol):
-    """What an execution needs of the agent around it (`netsim.rdma.agent.Agent`)."""
+    """What an execution needs of the agent around it (`netsim.backends.rdma.agent.Agent`)."""
 
     def next_command(self) -> Frame: ...
     def await_abort(self) -> None: ...

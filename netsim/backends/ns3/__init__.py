@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from boundary.errors import InputError
+from netsim.backends.ns3.extension import load_extension
 from netsim.backends.packet.backend import PacketBackend
 from netsim.errors import BackendError
-from netsim.ns3 import load_extension
 from netsim.roce.config import RoceConfig, core_parameters
 from netsim.routing import core_network
 from netsim.topology import Topology

@@ -1,6 +1,7 @@
-"""Agent: the process of a rank, ``python -m netsim.rdma.agent``. It ends with its control connection.
+"""Agent: the process of a rank, ``python -m netsim.backends.rdma.agent``. It ends with its control connection.
 
-The main thread minds the control connection, signs of life and links; another one executes (`netsim.rdma.execution`).
+The main thread minds the control connection, signs of life and links; another one executes
+(`netsim.backends.rdma.execution`).
 """
 
 from __future__ import annotations
@@ -17,12 +18,12 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from boundary.errors import Failure
-from netsim.rdma.control import ControlConnection, connect_to_rendezvous
-from netsim.rdma.errors import TransferFailure
-from netsim.rdma.execution import Aborted, Execution
-from netsim.rdma.frames import Frame
-from netsim.rdma.link_watch import LinkWatch
-from netsim.rdma.meeting import BEAT_S, PROTOCOL
+from netsim.backends.rdma.control import ControlConnection, connect_to_rendezvous
+from netsim.backends.rdma.errors import TransferFailure
+from netsim.backends.rdma.execution import Aborted, Execution
+from netsim.backends.rdma.frames import Frame
+from netsim.backends.rdma.link_watch import LinkWatch
+from netsim.backends.rdma.meeting import BEAT_S, PROTOCOL
 
 _END_S: Final = 3.0
 """For the executing thread to end, before the process ends without it."""
@@ -202,7 +203,9 @@ def run_agent(
 
 def main() -> None:
     """Reads the token, one line of hexadecimal digits, from standard input."""
-    parser = argparse.ArgumentParser(prog="netsim.rdma.agent", description="An agent of netsim's rdma backend.")
+    parser = argparse.ArgumentParser(
+        prog="netsim.backends.rdma.agent", description="An agent of netsim's rdma backend."
+    )
     parser.add_argument("--rendezvous", nargs=2, metavar=("ADDRESS", "PORT"), required=True)
     parser.add_argument("--rank", type=int, required=True)
     parser.add_argument("--start-timeout", type=float, required=True, metavar="SECONDS")

@@ -19,7 +19,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from netsim.rdma.errors import TransferFailure
+from netsim.backends.rdma.errors import TransferFailure
 
 _SHORTEST: Final = 0.05
 """Share of the exchanges that count; 2000 of them then gave 0.4 to 0.7 µs on two cores, where the worst single one was

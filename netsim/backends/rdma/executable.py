@@ -1,4 +1,4 @@
-"""Graphs that ranks can execute. Apart from `netsim.rdma.share`, as agents do without scipy and so start sooner."""
+"""Graphs that ranks can execute. Apart from `share`, as agents do without scipy and so start sooner."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from scipy.sparse import csr_matrix
 from scipy.sparse.csgraph import connected_components
 
 from boundary.errors import InputError
+from netsim.backends.rdma.share import waits_of
 from netsim.flow import FlowGraph
-from netsim.rdma.share import waits_of
 
 
 def check_executable(graph: FlowGraph) -> None:
