@@ -13,6 +13,7 @@ import aicb._core as _core
 from aicb.kernels.fitting.estimate import DecodeTimes, Estimate, ManyTimes
 from aicb.kernels.kernel import CacheKernel, Kernel, KernelCost
 from aicb.kernels.prefill_attention import PrefillAttention
+from aicb.measurements.clock import clocked_shares
 from aicb.measurements.gpu import Gpu
 from aicb.model.precision import Precision
 
@@ -56,6 +57,15 @@ class CostTable:
         is_cached = is_resident & (self.moved_bytes <= gpu.l2_bytes)
         memory_us = np.where(is_cached, 0.0, self.moved_bytes / gpu.hbm_bytes_per_s * 1e6)
         return np.maximum(self.flops / self.peak_flops(gpu) * 1e6, memory_us)
+
+    def loads_us(self, gpu: Gpu, time_us: NDArray[np.float64]) -> NDArray[np.float64]:
+        """[3, kernels] time, the part of it that follows the clock, and the time at the tensor cores' nominal peak that
+        would load the power budget as much."""
+        shares = clocked_shares(time_us, self.moved_bytes, gpu.hbm_bytes_per_s)
+        power = [each.power_load for each in self.kernels]
+        bases, slopes = np.array([load.base for load in power]), np.array([load.slope for load in power])
+        tensor_us = self.flops / self.peak_flops(gpu) * 1e6
+        return np.array([time_us, shares * time_us, bases * time_us + slopes * tensor_us])
 
 
 class Estimator(Protocol):

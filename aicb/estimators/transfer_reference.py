@@ -165,8 +165,8 @@ PRODUCT_ERRORS = Shares(bandwidth=0.065, tensor_throughput=0.06, clock=0.07)
 """Of dense products between GPUs of one architecture, whose libraries choose other tiles on each."""
 KERNEL_ERRORS = Shares(bandwidth=0.06, tensor_throughput=0.05, clock=0.055)
 """Of other kernels between GPUs of one architecture. Both are means of the 68 % quantiles by class in SGLang 0.5.10's
-tables of GEMM and attention (aiconfigurator 095f58a) and in one half of our H100 rows (`aicb.accuracy`): there the
-published products scatter more, and our other kernels, which ran on another machine."""
+tables of GEMM and attention (aiconfigurator 095f58a) and in one half of our H100 rows (`aicb.estimators.accuracy`):
+there the published products scatter more, and our other kernels, which ran on another machine."""
 ARCHITECTURE_ERRORS = Shares(bandwidth=0.24, tensor_throughput=0.20, clock=0.33)
 """To another architecture, with its own kernels: means of such quantiles over GEMM and attention of A100, L40S, B200
 and GB200, without prefills of the B200, which ran in a Triton kernel there."""

@@ -11,8 +11,6 @@ from numpy.typing import NDArray
 
 from aicb.estimators.estimator import CostTable, Estimator
 from aicb.kernels.elementwise import Elementwise
-from aicb.kernels.kernel import Kernel
-from aicb.measurements.clock import clocked_share, clocked_shares
 from aicb.measurements.gpu import Gpu
 from aicb.model.precision import Precision
 from aicb.operators.operator import Communication, Operator, Phase
@@ -82,21 +80,6 @@ class Pricing:
         """Time that a fused operator saves: that of a kernel with nothing to do."""
         return self.estimator.price(Elementwise("add", 1, 1, 0)).time_us
 
-    def load(self, kernel: Kernel, time_us: float) -> tuple[float, float]:
-        """(part of the time that follows the clock, load as time at the tensor cores' nominal peak) [µs]."""
-        cost = kernel.cost(self.precision)
-        share = clocked_share(time_us, cost.moved_bytes, self.gpu.hbm_bytes_per_s)
-        tensor_us = cost.flops / self.gpu.peak_flops[cost.dtype] * 1e6
-        return share * time_us, kernel.power_load.time_us(time_us, tensor_us)
-
-    def loads(self, costs: CostTable, time_us: NDArray[np.float64]) -> NDArray[np.float64]:
-        """[3, kernels] time, the part of it that follows the clock, load as in `load` [µs]."""
-        shares = clocked_shares(time_us, costs.moved_bytes, self.gpu.hbm_bytes_per_s)
-        power = [each.power_load for each in costs.kernels]
-        bases, slopes = np.array([load.base for load in power]), np.array([load.slope for load in power])
-        tensor_us = costs.flops / costs.peak_flops(self.gpu) * 1e6
-        return np.array([time_us, shares * time_us, bases * time_us + slopes * tensor_us])
-
 
 def price_operators(operators: Sequence[Operator], pricing: Pricing) -> PricedOperators:
     """Sum over a list; fused operators save a launch each."""
@@ -114,7 +97,7 @@ def price_lists(lists: Sequence[Sequence[Operator]], pricing: Pricing) -> list[P
     found = pricing.estimator.times(costs)
     saved_us = np.where(_are_fused(computing), pricing.launch_floor_us, 0.0)
     counts = np.array([operator.count for operator in operators])
-    loads_us = pricing.loads(costs, found.time_us - saved_us)
+    loads_us = costs.loads_us(pricing.gpu, found.time_us - saved_us)
     loads_ps = np.rint(loads_us * counts * PS_PER_US).astype(np.int64)
     return _summed(lists, computing, loads_ps, found.is_estimate)
 

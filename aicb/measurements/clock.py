@@ -43,10 +43,6 @@ class PowerLoad:
     base: float = 0.0
     slope: float = 1.0
 
-    def time_us(self, time_us: float, tensor_us: float) -> float:
-        """Time at the nominal peak whose load is that of a kernel of ``time_us``, ``tensor_us`` of it at that peak."""
-        return self.base * time_us + self.slope * tensor_us
-
 
 DENSE_PRODUCTS = PowerLoad()
 FP8_EXPERTS = PowerLoad(base=0.32, slope=0.43)

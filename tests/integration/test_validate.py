@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from aicb.accuracy.held_out import cases, held_out, repeats
+from aicb.estimators.accuracy.held_out import cases, held_out, repeats
 from tests.integration.test_command_line import vidur_pd
 from tests.validation.serving_vs_engine import SERVING
 from vidur_pd.commands.validation.serving import measurements

@@ -14,8 +14,8 @@ import typer
 from boundary.errors import InputError
 
 if TYPE_CHECKING:
-    from aicb.accuracy.held_out import Errors
-    from aicb.accuracy.transferred import TransferErrors
+    from aicb.estimators.accuracy.held_out import Errors
+    from aicb.estimators.accuracy.transferred import TransferErrors
 
 Row = dict[str, Any]
 
@@ -72,10 +72,10 @@ def validate(
 
 
 def _compute(timing: str, kernels: str, published: Path | None, skipped: dict[str, str]) -> dict[str, Iterable[Row]]:
-    from aicb.accuracy.held_out import cases, held_out, repeats
-    from aicb.accuracy.measured_transfers import measured_transfers
-    from aicb.accuracy.published import published as compare_published
-    from aicb.accuracy.transferred import transferred
+    from aicb.estimators.accuracy.held_out import cases, held_out, repeats
+    from aicb.estimators.accuracy.measured_transfers import measured_transfers
+    from aicb.estimators.accuracy.published import published as compare_published
+    from aicb.estimators.accuracy.transferred import transferred
 
     chosen = [case for case in cases(timing) if kernels in case.kernel]  # type: ignore[arg-type]
     if not chosen:

@@ -7,7 +7,7 @@ every point is predicted once. Interpolation, forest and roofline see the same f
 *Repeated*: shapes that two measuring sessions share. An estimate cannot be nearer to a measurement than another
 measurement is.
 
-Comparisons with tables of others are in `aicb.accuracy.published`.
+Comparisons with tables of others are in `aicb.estimators.accuracy.published`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from functools import partial
 
 import numpy as np
 
-from aicb.accuracy.sparse_cases import Case, fp8_and_sparse_cases, small_surface, surface_of
+from aicb.estimators.accuracy.sparse_cases import Case, fp8_and_sparse_cases, small_surface, surface_of
 from aicb.estimators.forest import Forest
 from aicb.estimators.interpolation import InterpolationEstimator
 from aicb.estimators.roofline import RooflineEstimator

@@ -15,8 +15,16 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from aicb.accuracy.transferred import ORIGIN, TARGET, Compared, TransferErrors, by_class, compared, errors_of_transfers
 from aicb.data import FOLDER
+from aicb.estimators.accuracy.transferred import (
+    ORIGIN,
+    TARGET,
+    Compared,
+    TransferErrors,
+    by_class,
+    compared,
+    errors_of_transfers,
+)
 from aicb.estimators.transfer_reference import parts_of
 from aicb.kernels.batched_gemm import BatchedGemm
 from aicb.kernels.gemm import Gemm

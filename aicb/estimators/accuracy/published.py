@@ -13,10 +13,10 @@ from pathlib import Path
 
 import numpy as np
 
-from aicb.accuracy.held_out import GPU, Errors, errors_of
+from aicb.estimators.accuracy.held_out import GPU, Errors, errors_of
+from aicb.estimators.estimator import CostTable
 from aicb.estimators.interpolation import InterpolationEstimator
 from aicb.estimators.price_many import price_many
-from aicb.iteration.pricing import Pricing
 from aicb.kernels.elementwise import Elementwise
 from aicb.kernels.fitting.kriging import Floats
 from aicb.kernels.gemm import Gemm
@@ -62,8 +62,7 @@ def _rows(folder: Path, name: str, **chosen: str) -> list[dict[str, str]]:
 
 def _steady(kernels: Sequence[Kernel], time_us: Floats) -> Floats:
     """Times as benchmarks take them: each kernel back to back, at the clock it sustains."""
-    pricing = Pricing(InterpolationEstimator(GPU), GPU, Precision())
-    clocked, tensor = np.array([pricing.load(kernel, time) for kernel, time in zip(kernels, time_us, strict=True)]).T
+    _, clocked, tensor = CostTable.of(kernels, Precision()).loads_us(GPU, time_us)
     assert GPU.clock is not None
     return steady_us(GPU.clock, time_us, clocked, tensor)
 

@@ -1,4 +1,4 @@
-"""Kernels of fp8 caches and of sparse attention, as cases of the accuracy table (``aicb.accuracy.held_out``)."""
+"""Kernels of fp8 caches and of sparse attention, as cases of the accuracy table (`held_out`)."""
 
 from __future__ import annotations
 

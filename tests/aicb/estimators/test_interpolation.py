@@ -6,7 +6,7 @@ from itertools import islice
 import numpy as np
 import pytest
 
-from aicb.accuracy.sparse_cases import surface_of
+from aicb.estimators.accuracy.sparse_cases import surface_of
 from aicb.kernels.batched_gemm import BatchedGemm
 from aicb.kernels.decode_attention import DecodeAttention
 from aicb.kernels.elementwise import KERNELS, Elementwise

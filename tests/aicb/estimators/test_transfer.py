@@ -10,9 +10,9 @@ import pytest
 from scipy.optimize import brentq
 
 from aicb import Batch, InputError, Partition, Precision, get_gpu, known_gpus, load_model
-from aicb.accuracy.measured_transfers import clock_errors_mhz, measured_transfers
-from aicb.accuracy.transferred import TransferErrors
-from aicb.accuracy.transferred import transferred as published_transfers
+from aicb.estimators.accuracy.measured_transfers import clock_errors_mhz, measured_transfers
+from aicb.estimators.accuracy.transferred import TransferErrors
+from aicb.estimators.accuracy.transferred import transferred as published_transfers
 from aicb.estimators.interpolation import InterpolationEstimator
 from aicb.estimators.transfer import TransferEstimator
 from aicb.estimators.transfer_reference import Parts, transferred_us

@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from aicb import Batch, InputError, Partition, Precision, get_gpu, load_model
+from aicb.estimators.estimator import CostTable
 from aicb.estimators.interpolation import InterpolationEstimator
 from aicb.experts.load import (
     BalancedLoad,
@@ -30,7 +31,6 @@ from aicb.experts.load import (
 from aicb.experts.placement import place_balanced, place_in_order
 from aicb.experts.profile import LoadProfile, load_profile
 from aicb.iteration.model import IterationModel
-from aicb.iteration.pricing import Pricing
 from aicb.kernels.elementwise import Elementwise
 from aicb.kernels.grouped_gemm import GroupedGemm
 from aicb.measurements.clock import steady_us
@@ -241,15 +241,15 @@ def test_wrong_recordings_are_refused(tmp_path: Path) -> None:
 def expert_time_us(ep: int, tokens: int, load: ExpertLoad) -> float:
     """Up, activation and down of the slowest rank of DeepSeek-V3 under steady load, as the published tables have it."""
     gpu, precision = get_gpu("h200"), Precision("fp8")
-    pricing = Pricing(InterpolationEstimator(gpu, precision), gpu, precision)
+    estimator = InterpolationEstimator(gpu, precision)
     rows, active, largest = profile(load, Partition(dp=ep, ep=ep))(tokens)
     up = GroupedGemm(rows, 256 // ep, active, 4096, 7168, "fp8", "masked", largest)
     down = GroupedGemm(rows, 256 // ep, active, 7168, 2048, "fp8", "masked", largest)
     silu = Elementwise("silu_mul_quant", math.ceil(rows), 2048, math.ceil(rows * 2048 * 5))
-    times = [(work, pricing.estimator.price(work).time_us) for work in (up, silu, down)]
-    clocked, tensor = np.array([pricing.load(work, time_us) for work, time_us in times]).sum(axis=0)
+    times_us = np.array([estimator.price(work).time_us for work in (up, silu, down)])
+    time_us, clocked_us, tensor_us = CostTable.of([up, silu, down], precision).loads_us(gpu, times_us).sum(axis=1)
     assert gpu.clock is not None
-    return float(steady_us(gpu.clock, np.array(sum(time for _, time in times)), clocked, tensor))
+    return float(steady_us(gpu.clock, np.array(time_us), clocked_us, tensor_us))
 
 
 def published_us(ep: int, tokens: int) -> dict[str, float]:

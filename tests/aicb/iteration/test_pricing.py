@@ -10,7 +10,7 @@ import pytest
 
 from aicb import IterationModel, Partition, Precision, get_gpu, load_model
 from aicb._core import OperatorGroup
-from aicb.accuracy.sparse_cases import surface_of
+from aicb.estimators.accuracy.sparse_cases import surface_of
 from aicb.estimators.estimator import CostTable, Estimator
 from aicb.estimators.interpolation import InterpolationEstimator
 from aicb.estimators.roofline import RooflineEstimator

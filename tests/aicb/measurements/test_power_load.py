@@ -7,10 +7,10 @@ import pandas as pd
 import pytest
 
 from aicb.data import FOLDER
-from aicb.estimators.selection import select_estimator
-from aicb.iteration.pricing import Pricing
+from aicb.estimators.estimator import CostTable
 from aicb.kernels.gemm import Gemm
 from aicb.kernels.grouped_gemm import GroupedGemm
+from aicb.kernels.kernel import Kernel
 from aicb.measurements.clock import DENSE_PRODUCTS, FP8_EXPERTS, PowerLoad
 from aicb.measurements.gpu import get_gpu
 from aicb.model.precision import Precision
@@ -35,17 +35,16 @@ def test_clocks_under_fp8_experts_are_those_that_the_sms_counted() -> None:
     assert spread_mhz(DENSE_PRODUCTS) > 200
 
 
-def test_a_load_is_time_at_the_nominal_peak() -> None:
-    """Experts that take 100 µs, 20 of them at the peak: 32 + 0.43 · 20."""
-    assert FP8_EXPERTS.time_us(100.0, 20.0) == pytest.approx(40.6)
-    assert DENSE_PRODUCTS.time_us(100.0, 20.0) == 20.0
-
-
 def test_only_fused_fp8_experts_load_more_than_their_products() -> None:
     dense, others = Gemm(4096, 4096, 7168, "fp8"), [GroupedGemm(8192, 128, 128, 1536, 2048, "bf16", "contiguous")]
-    pricing = Pricing(select_estimator("auto", H200, FP8), H200, FP8)
     for kernel in (dense, *others):
         cost = kernel.cost(FP8)
-        assert pricing.load(kernel, 500.0)[1] == cost.flops / H200.peak_flops[cost.dtype] * 1e6
+        assert load_us(kernel, 500.0) == cost.flops / H200.peak_flops[cost.dtype] * 1e6
     tensor_us = UP.cost(FP8).flops / H200.peak_flops["fp8"] * 1e6
-    assert pricing.load(UP, 3737.0)[1] == pytest.approx(0.32 * 3737.0 + 0.43 * tensor_us)
+    assert load_us(UP, 3737.0) == pytest.approx(0.32 * 3737.0 + 0.43 * tensor_us)
+
+
+def load_us(kernel: Kernel, time_us: float) -> float:
+    """Time at the nominal peak that loads the power budget as a kernel that takes ``time_us``."""
+    _, _, (load,) = CostTable.of([kernel], FP8).loads_us(H200, np.array([time_us]))
+    return float(load)
