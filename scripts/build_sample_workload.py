@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Builds the sample workload shipped in ``vidur_pd/data``, and the page that says what it is.
+"""Builds the sample workload shipped in ``vidur_pd/workload/data``, and the page that says what it is.
 
     python scripts/build_sample_workload.py [OUTPUT_DIRECTORY]
 
-Everything is drawn from ``vidur_pd/data/sample_conversations.yaml`` (whose parameters reproduce published statistics of
-two traces) with the seed stated there. No row of a trace is used. The result is the same, byte for byte, every time.
+Everything is drawn from ``sample_conversations.yaml`` there (whose parameters reproduce published statistics of two
+traces) with the seed stated in it. No row of a trace is used. The result is the same, byte for byte, every time.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from vidur_pd.workload.statistics import WorkloadStatistics, describe_workload
 from vidur_pd.workload.transform import picked
 from vidur_pd.workload.writing import write_trace
 
-DATA = Path(__file__).resolve().parent.parent / "vidur_pd" / "data"
+DATA = Path(__file__).resolve().parent.parent / "vidur_pd" / "workload" / "data"
 NAME = "sample_conversations"
 
 PS_PER_MS = 10**9

@@ -16,7 +16,7 @@ def entries(package: str) -> list[str]:
     return sorted(path.name for path in paths if (path.is_dir() or path.suffix == ".py") and path.name[0] not in "_.")
 
 
-@pytest.mark.parametrize("package", ["netsim", "simccl", "aicb"])
+@pytest.mark.parametrize("package", ["netsim", "simccl", "aicb", "vidur_pd"])
 def test_the_root_of_a_package_has_at_most_a_dozen_entries(package: str) -> None:
     found = entries(package)
     assert 0 < len(found) <= MOST_ENTRIES, found

@@ -584,7 +584,7 @@ class RunningIteration:
         """The price of the iteration."""
 
 class Instance:
-    """A serving instance in the loop (``core/instance.hpp``); `vidur_pd.cluster.instance.Instance` is one."""
+    """A serving instance in the loop (``core/instance.hpp``); `vidur_pd.execution.instances.instance` derives one."""
 
     def __init__(self, index: int, ranks: Sequence[RankState], policy: CorePolicy | None, stages: int) -> None:
         """Without a policy each iteration is asked for by the notice `DecideIteration`."""

@@ -20,11 +20,11 @@ import numpy as np
 from netsim import FlowGraph
 from netsim.units import PS_PER_MS
 from simccl import KvLayout, LayerCache, kv_handoff_plan, kv_template
-from vidur_pd.cluster.instance import Rank
 from vidur_pd.config import SimulationConfig
+from vidur_pd.execution.instances.instance import Rank
 from vidur_pd.execution.network_clock import FAR_PS
-from vidur_pd.kv_transfer.sender import KvSender
-from vidur_pd.kv_transfer.transfer import LayerTimes
+from vidur_pd.kv.transfer.sender import KvSender
+from vidur_pd.kv.transfer.transfer import LayerTimes
 from vidur_pd.simulation.plan import plan_simulation
 from vidur_pd.simulation.state import SimulationState, assemble
 

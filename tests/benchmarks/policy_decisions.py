@@ -20,7 +20,7 @@ import numpy as np
 
 from tests.integration.small_runs import config, pool, requests
 from tests.vidur_pd.policies.others import PassThrough
-from vidur_pd.cluster.instance import Instance
+from vidur_pd.execution.instances.instance import Instance
 from vidur_pd.scheduling import Decision, Policy, RankView
 from vidur_pd.simulation.api import prepare
 

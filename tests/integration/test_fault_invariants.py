@@ -13,9 +13,9 @@ from aicb.model.catalog import load_model
 from netsim.backends.contract import capabilities_of
 from tests.integration.random_faults import random_fault
 from tests.integration.small_runs import config, pool, requests
+from vidur_pd.cluster.faults.recovery import NO_INSTANCE, STOOD_STILL
 from vidur_pd.config import SimulationConfig
 from vidur_pd.execution.coupling.plan import KV
-from vidur_pd.faults.recovery import NO_INSTANCE, STOOD_STILL
 from vidur_pd.metrics.request_rows import requests_csv
 from vidur_pd.metrics.result import Result
 from vidur_pd.simulation.api import simulate

@@ -22,8 +22,8 @@ from tests.integration.test_fault_invariants import (
     check_kv_bytes,
     check_the_order_of_stamps,
 )
-from vidur_pd.faults.recovery import NO_INSTANCE, STOOD_STILL
-from vidur_pd.kv_transfer.delivery import GIVEN_UP
+from vidur_pd.cluster.faults.recovery import NO_INSTANCE, STOOD_STILL
+from vidur_pd.kv.transfer.delivery import GIVEN_UP
 from vidur_pd.metrics.result import Result
 from vidur_pd.metrics.summary_file import summary_tree
 from vidur_pd.simulation.api import simulate

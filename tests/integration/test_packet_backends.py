@@ -17,7 +17,7 @@ from netsim.backends.packet import PacketBackend
 from netsim.units import PS_PER_MS
 from tests.integration.small_runs import config, pool, requests, simulate
 from tests.integration.test_command_line import CONFIG, vidur_pd
-from vidur_pd.clock import Priority
+from vidur_pd.execution.clock import Priority
 from vidur_pd.metrics.request_rows import requests_csv
 from vidur_pd.metrics.result import Result
 from vidur_pd.simulation import Simulation, api

@@ -12,7 +12,7 @@ from aicb.formats.exports import ExportJob, layer_costs, read_simai, write_simai
 from simccl.formats.busbw import Group
 from simccl.formats.pricing import Pricing, requests_of
 from simccl.formats.workload import read_workload
-from vidur_pd.cluster.placement import Placement
+from vidur_pd.execution.instances.placement import Placement
 
 PARTITIONS = [
     Partition(tp, ep, dp, pp)

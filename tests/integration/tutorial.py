@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-SAMPLE = REPOSITORY / "vidur_pd" / "data" / "sample_conversations.csv"
+SAMPLE = REPOSITORY / "vidur_pd" / "workload" / "data" / "sample_conversations.csv"
 MOST_LINES = 15
 """Of what a command prints; the rest is left out."""
 WIDTH = 110

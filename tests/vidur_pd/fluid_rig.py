@@ -12,7 +12,7 @@ from netsim import FlowGraph, GraphHandle, LinkKind, LinkLog, NodeKind, Topology
 from netsim.backends.fluid import FluidBackend
 from netsim.topology import DuplexLink
 from vidur_pd._core import CallDue, Instance, Loop, PriceIteration, RunningIteration, Stage
-from vidur_pd.clock import Priority
+from vidur_pd.execution.clock import Priority
 from vidur_pd.execution.iteration.pricer import LinkLoad, StageCommunication, StageCommunications
 from vidur_pd.scheduling import RankState, VllmV1
 from vidur_pd.scheduling.kv_blocks import CountingBlockPool

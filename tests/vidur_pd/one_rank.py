@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from vidur_pd._core import AcceptDrafts, DecideIteration, Instance, Loop, PriceIteration, RunningIteration, Stage
-from vidur_pd.clock import Priority
+from vidur_pd.execution.clock import Priority
 from vidur_pd.scheduling import Decision, Drafts, Policy, RankState, RankView, Role, ScheduledBatch, VllmV1
 from vidur_pd.scheduling.kv_blocks import BlockPool, CountingBlockPool
 from vidur_pd.workload.request import Request

@@ -12,9 +12,9 @@ from netsim.topologies.build import build as build_topology
 from netsim.topologies.own_rates import with_server_rates
 from netsim.topology import LinkKind
 from tests.integration.small_runs import config, pool
-from vidur_pd.cluster.placement import Cluster, PoolGpus
-from vidur_pd.cluster.placement import build_cluster as build
 from vidur_pd.config import ClusterConfig, FfnConfig, PoolConfig
+from vidur_pd.execution.instances.placement import Cluster, PoolGpus
+from vidur_pd.execution.instances.placement import build_cluster as build
 from vidur_pd.simulation.plan import plan_simulation
 
 

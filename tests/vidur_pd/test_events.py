@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from vidur_pd._core import Loop
-from vidur_pd.clock import EventQueue, Priority
+from vidur_pd.execution.clock import EventQueue, Priority
 
 
 def empty_loop() -> tuple[Loop, EventQueue]:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from vidur_pd.kv_transfer.first_token import FIRST_TOKEN_RULES
+from vidur_pd.kv.transfer.first_token import FIRST_TOKEN_RULES
 from vidur_pd.workload.request import Request
 
 

@@ -6,9 +6,9 @@ import pytest
 from netsim.routing import Router
 from netsim.units import PS_PER_MS
 from tests.integration.small_runs import config, pool
-from vidur_pd.cluster.instance import Rank
-from vidur_pd.kv_transfer.sender import KvSender
-from vidur_pd.kv_transfer.transfer import LayerTimes
+from vidur_pd.execution.instances.instance import Rank
+from vidur_pd.kv.transfer.sender import KvSender
+from vidur_pd.kv.transfer.transfer import LayerTimes
 from vidur_pd.simulation.plan import plan_simulation
 from vidur_pd.simulation.state import SimulationState, assemble
 

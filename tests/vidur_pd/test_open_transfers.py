@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from tests.vidur_pd.test_kv_sender import CASES, first_ranks, state_of
-from vidur_pd.cluster.instance import Rank
-from vidur_pd.kv_transfer.open_transfers import OpenTransfers
-from vidur_pd.kv_transfer.transfer import Chunk, KvTransfer, LayerTimes
+from vidur_pd.execution.instances.instance import Rank
+from vidur_pd.kv.transfer.open_transfers import OpenTransfers
+from vidur_pd.kv.transfer.transfer import Chunk, KvTransfer, LayerTimes
 from vidur_pd.workload.request import Request
 
 

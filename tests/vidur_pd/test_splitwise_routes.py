@@ -12,10 +12,10 @@ import pytest
 
 from aicb import Partition
 from vidur_pd._core import Loop
-from vidur_pd.cluster.instance import Instance
-from vidur_pd.cluster.placement import Placement
 from vidur_pd.cluster.routing import SplitwiseRoutes
 from vidur_pd.config import Role, RoutingConfig, SplitwiseConfig
+from vidur_pd.execution.instances.instance import Instance
+from vidur_pd.execution.instances.placement import Placement
 from vidur_pd.scheduling import RankState
 from vidur_pd.scheduling.kv_blocks import CountingBlockPool
 from vidur_pd.workload.request import Request

@@ -15,7 +15,7 @@ from vidur_pd.workload import read_trace
 from vidur_pd.workload.statistics import describe_workload
 from vidur_pd.workload.transform import picked
 
-DATA = ROOT / "vidur_pd" / "data"
+DATA = ROOT / "vidur_pd" / "workload" / "data"
 SAMPLE = DATA / "sample_conversations.csv"
 
 

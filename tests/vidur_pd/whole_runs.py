@@ -22,7 +22,7 @@ from vidur_pd._core import (
     RunningIteration,
     Stage,
 )
-from vidur_pd.clock import EventQueue, Priority
+from vidur_pd.execution.clock import EventQueue, Priority
 from vidur_pd.scheduling import AskedPolicy, Drafts, Policy, RankState, Role, ScheduledBatch, Section, VllmV1
 from vidur_pd.scheduling.kv_blocks import BlockPool, CountingBlockPool, KvGroups, PrefixCacheSizes
 from vidur_pd.workload.request import Request

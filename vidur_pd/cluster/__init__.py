@@ -1,1 +1,1 @@
-"""Instances: where they stand on the topology, their ranks, and routing among them."""
+"""What happens among instances: routing, faults, and how many of them serve."""

@@ -86,11 +86,11 @@ def _listed() -> Mapping[Kind, Listed]:
             "routing.policy", own, lambda: _core_routing() | _modules("cluster.routing.policies", NAMED_ROUTING)
         ),
         Kind.CONNECTORS: Listed("kv_transfer.connector", "{kind: name, cost: value, …}", _connectors),
-        Kind.MODES: Listed("kv_transfer.mode", own, lambda: _modules("kv_transfer.modes", TRANSFER_MODES)),
+        Kind.MODES: Listed("kv_transfer.mode", own, lambda: _modules("kv.transfer.modes", TRANSFER_MODES)),
         Kind.EVICTIONS: Listed(
-            "kv_cache.tiers.0.eviction", own, lambda: _modules("kv_store.eviction", NAMED_EVICTIONS)
+            "kv_cache.tiers.0.eviction", own, lambda: _modules("kv.store.eviction", NAMED_EVICTIONS)
         ),
-        Kind.PLANNERS: Listed("planner.policy", own, lambda: _modules("planner.policies", NAMED_PLANNERS)),
+        Kind.PLANNERS: Listed("planner.policy", own, lambda: _modules("cluster.planner.policies", NAMED_PLANNERS)),
     }
 
 

@@ -1,6 +1,6 @@
 """Engine profiles: what a serving engine of one version does where its user says nothing.
 
-A profile is a YAML file in ``vidur_pd/data/engines``. Its ``engine``, ``network`` and ``kv_transfer`` are defaults of
+A profile is a YAML file in ``config/data/engines``. Its ``engine``, ``network`` and ``kv_transfer`` are defaults of
 the sections of these names; entries of ``by_gpu_memory`` replace some of ``engine`` on GPUs of at least so much memory,
 but for those under ``except``, the last that applies winning; ``on_gpus`` replaces some on the GPUs it names, and
 ``with_whole_experts`` where ranks share no experts besides. A configuration names one by ``engine.framework`` and,
@@ -18,7 +18,7 @@ from typing import Any, Final
 from boundary.yaml_text import read_yaml_mapping
 from vidur_pd.config import engine_conditions as conditions
 
-FOLDER: Final = Path(__file__).parents[1] / "data" / "engines"
+FOLDER: Final = Path(__file__).parent / "data" / "engines"
 DEFAULT_FRAMEWORK: Final = "vllm"
 DEEPEP_KERNELS: Final = {"prefill": "deepep_normal", "decode": "deepep_low_latency"}
 """``engine.expert_dispatch`` of engines that run DeepEP, which they do where two batches take turns."""

@@ -1,4 +1,4 @@
-"""What a configuration says about faults and recovery; `vidur_pd.faults.plan` checks names against the cluster."""
+"""What a configuration says about faults and recovery; `vidur_pd.cluster.faults.plan` checks names."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from pydantic import Field, model_validator
 from boundary.fields import Count, NotBool, Section
 from boundary.yaml_text import read_yaml_mapping
 
-FOLDER: Final = Path(__file__).parents[1] / "data" / "frontend"
+FOLDER: Final = Path(__file__).parent / "data" / "frontend"
 
 Microseconds = Annotated[float, NotBool, Field(ge=0, le=1e7, allow_inf_nan=False)]
 
@@ -32,7 +32,7 @@ class NoFrontend(Section):
 class VllmFrontend(Section):
     """vLLM's OpenAI server: processes with one loop and one tokeniser each; requests take them in turns.
 
-    Fields without a default here are those that were measured of vLLM 0.24.0 (``vidur_pd/data/frontend``).
+    Fields without a default here are those that were measured of vLLM 0.24.0 (``vidur_pd/config/data/frontend``).
     """
 
     kind: Literal["vllm"]

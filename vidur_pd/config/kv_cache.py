@@ -12,7 +12,7 @@ from netsim.units.fields import Rate, Time
 from vidur_pd.config.names import one_of
 
 NAMED_EVICTIONS: Final = {"lru": "Lru", "lfu": "Lfu", "s3_fifo": "S3Fifo", "arc": "Arc"}
-"""Module in ``vidur_pd/kv_store/eviction``, and the class in it."""
+"""Module in ``vidur_pd/kv/store/eviction``, and the class in it."""
 EvictionName = Annotated[str, one_of(*NAMED_EVICTIONS)]
 
 
@@ -34,7 +34,7 @@ class Tier(Section):
     ``pooled``."""
     eviction: EvictionName = "lru"
     """Which chunk leaves a full tier: ``lru``, ``lfu``, ``s3_fifo``, ``arc``, or ``module:Class``, a policy of one's
-    own (`vidur_pd.kv_store.eviction`)."""
+    own (`vidur_pd.kv.store.eviction`)."""
     write: Literal["through", "selective", "back"] = "through"
     """Chunks are stored when their prompt has been computed: ``through``, at the first one that has them (LMCache, and
     HiCache's default); ``selective``, at the second (HiCache's ``write_through_selective``). ``back``: when a prefix

@@ -1,6 +1,6 @@
 """KV transfers in the configuration: their mode, and the connector that carries them at a cost beyond the bytes.
 
-A connector is a YAML file in ``vidur_pd/data/connectors``: the ``mode`` of its transfers and their ``setup_ms``, which
+A connector is a YAML file in ``config/data/connectors``: the ``mode`` of its transfers and their ``setup_ms``, which
 are fields of ``kv_transfer``, and what of `ConnectorConfig` is not zero. A configuration names one by
 ``kv_transfer.connector``, or states some of its costs itself: ``connector: {kind: nixl, path: host}``.
 """
@@ -21,7 +21,7 @@ from vidur_pd.config.names import Milliseconds, one_of
 
 IDEAL: Final = "ideal"
 """The connector that costs the bytes and a set-up alone."""
-FOLDER: Final = Path(__file__).parents[1] / "data" / "connectors"
+FOLDER: Final = Path(__file__).parent / "data" / "connectors"
 
 TRANSFER_MODES: Final = ("pull", "push", "chunked", "layerwise")
 TransferModeName = Annotated[str, one_of(*TRANSFER_MODES)]
@@ -140,7 +140,7 @@ class KvTransferConfig(Section):
 
     mode: TransferModeName
     """``pull``, ``push``, ``chunked``, ``layerwise``, or ``module:Class``, a mode of one's own
-    (`vidur_pd.kv_transfer.modes`). Left out: as the connector does."""
+    (`vidur_pd.kv.transfer.modes`). Left out: as the connector does."""
     connector: ConnectorConfig
     """What carries KV, and what that costs in addition to the bytes: a name, or a name as ``kind`` with costs of one's
     own. Left out: ``ideal``."""

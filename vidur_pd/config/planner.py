@@ -10,7 +10,7 @@ from boundary.fields import Count, PositiveFloat, PositiveSeconds, Seconds, Sect
 from vidur_pd.config.names import one_of
 
 NAMED_PLANNERS: Final = {"throughput": "Throughput", "load": "Load"}
-"""Module in ``vidur_pd/planner/policies``, and the class in it."""
+"""Module in ``vidur_pd/cluster/planner/policies``, and the class in it."""
 PlannerPolicy = Annotated[str, one_of(*NAMED_PLANNERS)]
 
 
@@ -44,7 +44,7 @@ class PoolRange(Section):
 
 
 class PlannerConfig(Section):
-    """Scaling of pools while requests come (`vidur_pd/planner`, docs/planner.md)."""
+    """Scaling of pools while requests come (`vidur_pd/cluster/planner`, docs/planner.md)."""
 
     policy: PlannerPolicy = "throughput"
     """``throughput``, ``load``, or a class of one's own, ``module:Class``."""

@@ -20,7 +20,7 @@ OPENING: Final = """# Options
 Written by `python -m vidur_pd.config.reference docs/options.md` from the classes in `vidur_pd/config`. For editors,
 `vidur-pd schema` writes the same; `vidur-pd init` writes a file to begin with, `vidur-pd list` prints what is built in,
 and `--set a.b=value` overrides a field. What engines fill in where a field has no default is in
-`vidur_pd/data/engines`. Quantities may carry their unit: `400Gbps`, `25ns`, `10/s`.
+`vidur_pd/config/data/engines`. Quantities may carry their unit: `400Gbps`, `25ns`, `10/s`.
 """
 FAR: Final = 1e6
 """Bounds beyond are there for the arithmetic alone."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from vidur_pd.cluster.faults.plan import Fault
 from vidur_pd.config import SloConfig
-from vidur_pd.faults.plan import Fault
 from vidur_pd.metrics.quantities import to_seconds
 from vidur_pd.metrics.slo_loss import slo_loss_minutes
 from vidur_pd.metrics.summary import FaultEvent, FaultSummary, RecoveredRequests

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from typing import Final
 
 from netsim.units import PS_PER_S
+from vidur_pd.cluster.planner.control import PlannerControl
+from vidur_pd.cluster.planner.fleet import FleetChange
 from vidur_pd.metrics.quantities import to_seconds
 from vidur_pd.metrics.summary import FleetCount, PlannedPool, PlannerSummary
-from vidur_pd.planner.control import PlannerControl
-from vidur_pd.planner.fleet import FleetChange
 
 PS_PER_HOUR: Final = 3600 * PS_PER_S
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from netsim import LinkLog, Topology
 from vidur_pd.config import SimulationConfig
 from vidur_pd.execution.coupling.plan import CouplingPlan
-from vidur_pd.kv_transfer.sender import FlowRow
+from vidur_pd.kv.transfer.sender import FlowRow
 from vidur_pd.metrics.attribution import attribution_columns
 from vidur_pd.metrics.columns import KEY, TEXT, Column, values_of
 from vidur_pd.metrics.iterations import IterationLog

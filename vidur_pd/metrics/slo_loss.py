@@ -12,8 +12,8 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from vidur_pd.cluster.faults.plan import Fault
 from vidur_pd.config import SloConfig
-from vidur_pd.faults.plan import Fault
 from vidur_pd.metrics.quantities import PS_PER_S
 from vidur_pd.metrics.summary import SloLoss
 from vidur_pd.metrics.tally import RequestTally

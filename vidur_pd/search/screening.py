@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from typing import Final
 
 from boundary.errors import InputError
+from vidur_pd.execution.promise.demand import demand_of
+from vidur_pd.execution.promise.promise import ALLOWANCE, Promise, PromiseMaker
 from vidur_pd.metrics.reasons import Outcome as Reason
 from vidur_pd.metrics.reasons import Outcomes
-from vidur_pd.promise.demand import demand_of
-from vidur_pd.promise.promise import ALLOWANCE, Promise, PromiseMaker
 from vidur_pd.search.evaluation.evaluation import cost_per_hour, gpus_of, plan_of, workload_of
 from vidur_pd.search.space.objective import Objective, cost_per_million
 from vidur_pd.search.space.space import Point, Space

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from vidur_pd._core import Loop, RunningIteration
-from vidur_pd.clock import EventQueue
-from vidur_pd.cluster.instance import Instance
-from vidur_pd.faults.script import FaultScript
+from vidur_pd.cluster.faults.script import FaultScript
+from vidur_pd.execution.clock import EventQueue
+from vidur_pd.execution.instances.instance import Instance
 from vidur_pd.metrics.links import CapacityChange
 from vidur_pd.simulation.lifecycle import RequestLifecycle
 from vidur_pd.simulation.state import SimulationState

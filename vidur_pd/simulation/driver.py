@@ -25,10 +25,10 @@ from vidur_pd._core import (
     RequestsCompleted,
     TiersDue,
 )
-from vidur_pd.clock import EventQueue
-from vidur_pd.cluster.instance import Instance
+from vidur_pd.execution.clock import EventQueue
 from vidur_pd.execution.coupling.exact import ExactLauncher
 from vidur_pd.execution.coupling.outer_network import OuterNetwork
+from vidur_pd.execution.instances.instance import Instance
 from vidur_pd.metrics.records import Records
 from vidur_pd.simulation.lifecycle import RequestLifecycle
 from vidur_pd.simulation.state import SimulationState

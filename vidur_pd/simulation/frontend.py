@@ -9,8 +9,8 @@ from collections.abc import Callable
 
 from netsim.units import PS_PER_US
 from vidur_pd._core import Loop
-from vidur_pd.clock import EventQueue, Priority
 from vidur_pd.config.frontend import VllmFrontend
+from vidur_pd.execution.clock import EventQueue, Priority
 
 
 class FrontendPath:

@@ -11,15 +11,15 @@ import numpy as np
 from boundary.errors import InputError
 from netsim.units import PS_PER_S
 from vidur_pd._core import Loop, RunningIteration
-from vidur_pd.clock import EventQueue, Priority
-from vidur_pd.cluster.instance import Instance, Rank
+from vidur_pd.cluster.faults.recovery import STOOD_STILL, Recovery
 from vidur_pd.cluster.routing import Routes, RoutingKnowledge, SeparateRoutes, SplitwiseRoutes
 from vidur_pd.config import Role, SimulationConfig
+from vidur_pd.execution.clock import EventQueue, Priority
 from vidur_pd.execution.coupling.exact import ExactLauncher
-from vidur_pd.faults.recovery import STOOD_STILL, Recovery
-from vidur_pd.kv_store.store import KvStore
-from vidur_pd.kv_transfer.hand_over import HandOver
-from vidur_pd.kv_transfer.sender import KvSender
+from vidur_pd.execution.instances.instance import Instance, Rank
+from vidur_pd.kv.store.store import KvStore
+from vidur_pd.kv.transfer.hand_over import HandOver
+from vidur_pd.kv.transfer.sender import KvSender
 from vidur_pd.scheduling import RequestView
 from vidur_pd.simulation.frontend import FrontendPath
 from vidur_pd.simulation.state import SimulationState

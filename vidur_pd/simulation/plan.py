@@ -10,14 +10,14 @@ from boundary.errors import InputError
 from netsim import Topology
 from netsim.topologies.defaults import PCIE_BPS
 from netsim.units import PS_PER_MS, PS_PER_US
-from vidur_pd.cluster.placement import Placement, PoolGpus, build_cluster
+from vidur_pd.cluster.faults.plan import Fault, plan_faults
+from vidur_pd.cluster.planner.plan import FleetPlan, plan_fleet
 from vidur_pd.cluster.routing.router import routing_class, routing_options
-from vidur_pd.cluster.server_links import GpuLinks, PoolLinks, with_fastest, with_own_links
 from vidur_pd.config import Role, SimulationConfig, hourly_price
 from vidur_pd.execution.coupling.plan import CouplingPlan, plan_coupling
-from vidur_pd.faults.plan import Fault, plan_faults
-from vidur_pd.kv_transfer.modes.registry import mode_class
-from vidur_pd.planner.plan import FleetPlan, plan_fleet
+from vidur_pd.execution.instances.placement import Placement, PoolGpus, build_cluster
+from vidur_pd.execution.instances.server_links import GpuLinks, PoolLinks, with_fastest, with_own_links
+from vidur_pd.kv.transfer.modes.registry import mode_class
 from vidur_pd.simulation.pools import (
     Estimators,
     PoolModel,

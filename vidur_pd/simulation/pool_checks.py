@@ -9,8 +9,8 @@ from aicb import Drafting, Model, MoeLayout, Partition
 from aicb.model.architecture import MoeFfn
 from aicb.operators.memory import InstanceMemory
 from boundary.errors import InputError
-from vidur_pd.cluster.placement import partition_of
 from vidur_pd.config import NAMED_POLICIES, EngineConfig, PoolConfig, SimulationConfig
+from vidur_pd.execution.instances.placement import partition_of
 from vidur_pd.scheduling.policy import Policy
 
 _log = logging.getLogger(__name__)

@@ -8,8 +8,8 @@ from typing import TypeVar
 
 from aicb import Gpu, Model
 from aicb.measurements.power import power_law
-from vidur_pd.cluster.placement import partition_of
 from vidur_pd.config import PoolConfig
+from vidur_pd.execution.instances.placement import partition_of
 from vidur_pd.metrics.energy import PoolActivity
 from vidur_pd.metrics.iterations import IterationLog
 from vidur_pd.metrics.quantities import PS_PER_S

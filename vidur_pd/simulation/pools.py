@@ -38,10 +38,10 @@ from aicb.operators.memory import MemoryLimits, planned_memory
 from aicb.operators.worker_memory import attention_worker_memory, ffn_worker_memory
 from boundary.errors import InputError
 from boundary.fields import Section
-from vidur_pd.cluster.placement import ffn_partition_of, partition_of
 from vidur_pd.config import NAMED_POLICIES, SCHEDULING_POLICIES, EngineConfig, EplbConfig, PoolConfig, SimulationConfig
 from vidur_pd.config.file import describe
 from vidur_pd.config.own_classes import load_class
+from vidur_pd.execution.instances.placement import ffn_partition_of, partition_of
 from vidur_pd.execution.iteration.passes import Halves
 from vidur_pd.scheduling.policies import policy_named
 from vidur_pd.scheduling.policy import Policy

@@ -11,14 +11,14 @@ from boundary.cycles import few_searches_for_cycles
 from netsim import LogsLinks
 from netsim.units import PS_PER_S
 from vidur_pd._core import Loop
-from vidur_pd.clock import EventQueue
 from vidur_pd.config import SimulationConfig
+from vidur_pd.execution.clock import EventQueue
 from vidur_pd.execution.coupling.expert_weights import ExpertBalancers
 from vidur_pd.execution.coupling.outer_network import OuterNetwork
 from vidur_pd.execution.coupling.plan import Treatment
 from vidur_pd.execution.iteration.pricer import StageCommunications
-from vidur_pd.kv_transfer.link_loads import LinkLoads
-from vidur_pd.kv_transfer.sender import KvSender
+from vidur_pd.kv.transfer.link_loads import LinkLoads
+from vidur_pd.kv.transfer.sender import KvSender
 from vidur_pd.metrics.iterations import IterationLog
 from vidur_pd.metrics.links import fullest_links, link_columns
 from vidur_pd.metrics.planner import planner_summary

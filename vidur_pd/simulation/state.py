@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 import simccl
 from netsim import Fabric, NetworkBackend, SharesCapacity, capabilities_of, create_backend
 from vidur_pd._core import Loop, RunningIteration
-from vidur_pd.clock import EventQueue
-from vidur_pd.cluster.instance import Instance
-from vidur_pd.cluster.placement import Placement
+from vidur_pd.execution.clock import EventQueue
 from vidur_pd.execution.communication.pricer import CommunicationPricer
 from vidur_pd.execution.coupling.exact import ExactLauncher, GroupPricers
 from vidur_pd.execution.coupling.expert_weights import InstanceExperts
 from vidur_pd.execution.coupling.plan import Treatment
+from vidur_pd.execution.instances.instance import Instance
+from vidur_pd.execution.instances.placement import Placement
 from vidur_pd.execution.iteration.pricer import IterationPricer, StageCommunications
 from vidur_pd.execution.iteration.workers import WorkerIterationPricer
 from vidur_pd.scheduling import AskedPolicy, Drafts, Policy, RankState

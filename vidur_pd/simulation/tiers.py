@@ -7,19 +7,19 @@ from collections.abc import Iterator
 from boundary.errors import InputError
 from netsim import capabilities_of
 from vidur_pd._core import ChunkKeys, Loop
-from vidur_pd.clock import EventQueue
-from vidur_pd.cluster.instance import Instance
 from vidur_pd.config import CORE_POLICY
 from vidur_pd.config.kv_cache import KvCacheConfig
+from vidur_pd.execution.clock import EventQueue
 from vidur_pd.execution.communication.idle_fabric import IdleFabric
+from vidur_pd.execution.instances.instance import Instance
 from vidur_pd.execution.iteration.prompts import PromptTimes
-from vidur_pd.kv_store.build import TierBuilder
-from vidur_pd.kv_store.places import Places
-from vidur_pd.kv_store.pooled import PooledTier
-from vidur_pd.kv_store.rank_store import RankStore
-from vidur_pd.kv_store.store import KvStore
-from vidur_pd.kv_store.tier import Tier, TierCounts
-from vidur_pd.kv_transfer.rank_pairs import cache_sizes
+from vidur_pd.kv.store.build import TierBuilder
+from vidur_pd.kv.store.places import Places
+from vidur_pd.kv.store.pooled import PooledTier
+from vidur_pd.kv.store.rank_store import RankStore
+from vidur_pd.kv.store.store import KvStore
+from vidur_pd.kv.store.tier import Tier, TierCounts
+from vidur_pd.kv.transfer.rank_pairs import cache_sizes
 from vidur_pd.metrics.quantities import PS_PER_S
 from vidur_pd.metrics.summary import TierSummary
 from vidur_pd.simulation.plan import SimulationPlan

@@ -1,6 +1,6 @@
 """Modes of KV transfers that break a rule of the contract each."""
 
-from vidur_pd.kv_transfer.modes import Transfer, TransferMode
+from vidur_pd.kv.transfer.modes import Transfer, TransferMode
 
 
 class SendsEarly(TransferMode):

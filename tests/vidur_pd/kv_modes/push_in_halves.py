@@ -1,6 +1,6 @@
 """A mode of KV transfers as a user would write it; the conformance suite runs it beside those that are built in."""
 
-from vidur_pd.kv_transfer.modes import Transfer, TransferMode
+from vidur_pd.kv.transfer.modes import Transfer, TransferMode
 
 
 class PushInHalves(TransferMode):

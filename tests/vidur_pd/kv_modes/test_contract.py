@@ -9,7 +9,7 @@ import pytest
 from boundary.errors import InputError
 from tests.integration.small_runs import pool
 from tests.vidur_pd.kv_modes.watched import MODES, Order, watch
-from vidur_pd.kv_transfer.modes.calls import ModeError
+from vidur_pd.kv.transfer.modes.calls import ModeError
 
 PAIR = [pool("p", "prefill"), pool("d", "decode")]
 ROWS = [(0, 1_000, 5)]

@@ -13,13 +13,13 @@ from tests.integration.test_command_line import vidur_pd, write_config
 from tests.vidur_pd.kv_modes.push_in_halves import PushInHalves
 from vidur_pd.config import TRANSFER_MODES
 from vidur_pd.config.file import load_config
-from vidur_pd.kv_transfer.modes.calls import ModeCalls
-from vidur_pd.kv_transfer.modes.registry import MODES, mode_class
+from vidur_pd.kv.transfer.modes.calls import ModeCalls
+from vidur_pd.kv.transfer.modes.registry import MODES, mode_class
 from vidur_pd.simulation.plan import plan_simulation
 
 HALVES = "tests.vidur_pd.kv_modes.push_in_halves:PushInHalves"
 PAIR = [pool("p", "prefill"), pool("d", "decode")]
-HEAD = "from vidur_pd.kv_transfer.modes import Transfer, TransferMode\n"
+HEAD = "from vidur_pd.kv.transfer.modes import Transfer, TransferMode\n"
 NEEDED = "    def on_prefilled(self, transfer): ...\n    def on_room(self, transfer): ...\n"
 WRONG = {
     "import no_such_package": "found no such module (MODULE.py:1), expected one that Python can import",

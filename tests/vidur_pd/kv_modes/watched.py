@@ -10,8 +10,8 @@ from unittest.mock import patch
 
 from netsim.units import PS_PER_S
 from tests.integration.small_runs import config, pool, requests
-from vidur_pd.kv_transfer.delivery import Delivery
-from vidur_pd.kv_transfer.transfer import KvTransfer
+from vidur_pd.kv.transfer.delivery import Delivery
+from vidur_pd.kv.transfer.transfer import KvTransfer
 from vidur_pd.metrics.result import Result
 from vidur_pd.simulation import Simulation
 from vidur_pd.simulation.plan import plan_simulation

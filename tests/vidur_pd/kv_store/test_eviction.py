@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from boundary.errors import InputError
 from tests.vidur_pd.kv_store.oracles import ORACLES, LruOracle, Oracle
-from vidur_pd.kv_store.eviction import Eviction
-from vidur_pd.kv_store.eviction.asked import AskedEviction
-from vidur_pd.kv_store.eviction.registry import eviction_class
+from vidur_pd.kv.store.eviction import Eviction
+from vidur_pd.kv.store.eviction.asked import AskedEviction
+from vidur_pd.kv.store.eviction.registry import eviction_class
 
 TRACES = Path(__file__).parents[4] / "shared/data/traces"
 ASKED = 250
@@ -110,7 +110,7 @@ def test_the_policy_of_the_architecture_page_is_first_in_first_out(tmp_path: Pat
     ],
 )
 def test_a_policy_that_cannot_work_is_refused_in_one_line(tmp_path: Path, body: str, message: str) -> None:
-    (tmp_path / "mine.py").write_text(f"from vidur_pd.kv_store import Eviction\n\nclass Mine(Eviction):\n{body}\n")
+    (tmp_path / "mine.py").write_text(f"from vidur_pd.kv.store import Eviction\n\nclass Mine(Eviction):\n{body}\n")
     with pytest.raises(InputError, match=re.escape(message)):
         eviction_class("kv_cache.tiers.0.eviction", f"{tmp_path / 'mine.py'}:Mine")
 
@@ -129,7 +129,7 @@ def test_a_policy_that_cannot_work_is_refused_in_one_line(tmp_path: Path, body: 
     ],
 )
 def test_an_answer_that_breaks_a_rule_is_refused_with_policy_and_rule(tmp_path: Path, body: str, message: str) -> None:
-    source = "from vidur_pd.kv_store import Eviction\nclass Mine(Eviction):\n    def hit(self, key): raise ValueError\n"
+    source = "from vidur_pd.kv.store import Eviction\nclass Mine(Eviction):\n    def hit(self, key): raise ValueError\n"
     (tmp_path / "mine.py").write_text(f"{source}    def add(self, key):\n        {body}\n")
     name = f"{tmp_path / 'mine.py'}:Mine"
     policy = AskedEviction(name, eviction_class("eviction", name), 2)
@@ -140,7 +140,7 @@ def test_an_answer_that_breaks_a_rule_is_refused_with_policy_and_rule(tmp_path: 
 
 
 def test_a_policy_of_ones_own_that_evicts_as_lru_gives_the_hits_of_lru(tmp_path: Path) -> None:
-    (tmp_path / "mine.py").write_text("from vidur_pd.kv_store.eviction.lru import Lru\nclass Mine(Lru): ...\n")
+    (tmp_path / "mine.py").write_text("from vidur_pd.kv.store.eviction.lru import Lru\nclass Mine(Lru): ...\n")
     name = f"{tmp_path / 'mine.py'}:Mine"
     cache = Watched(name, 3)
     cache.policy = AskedEviction(name, eviction_class("eviction", name), 3)

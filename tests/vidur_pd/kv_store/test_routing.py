@@ -10,7 +10,7 @@ from tests.integration.small_runs import pool
 from tests.vidur_pd.kv_store.test_tier import tier_of
 from tests.vidur_pd.kv_store.tiered_runs import CPU, TOKEN_BYTES, prompts, run
 from vidur_pd._core import ChunkKeys
-from vidur_pd.kv_store.views import LateIndex
+from vidur_pd.kv.store.views import LateIndex
 from vidur_pd.metrics.result import Result
 
 PROMPTS = 12

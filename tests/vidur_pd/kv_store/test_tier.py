@@ -6,8 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from vidur_pd._core import ChunkKeys
-from vidur_pd.kv_store.eviction.registry import eviction_class
-from vidur_pd.kv_store.tier import Tier
+from vidur_pd.kv.store.eviction.registry import eviction_class
+from vidur_pd.kv.store.tier import Tier
 
 
 def tier_of(name: str, capacity: int, writes_at: int = 1) -> Tier:

@@ -450,7 +450,7 @@ def test_what_cannot_be_is_refused(changes: dict[str, Any], message: str) -> Non
 def test_a_run_ends_in_one_line_where_an_eviction_policy_of_ones_own_breaks_a_rule(tmp_path: Path) -> None:
     """A prompt of 1,024 tokens is four chunks of 256, of which the tier has room for two."""
     (tmp_path / "mine.py").write_text(
-        "from vidur_pd.kv_store import Eviction\nclass KeepsAll(Eviction):\n    def hit(self, key): ...\n"
+        "from vidur_pd.kv.store import Eviction\nclass KeepsAll(Eviction):\n    def hit(self, key): ...\n"
         "    def add(self, key): return []\n"
     )
     tier = CPU | {"capacity": f"{2 * 256 * TOKEN_BYTES}B", "eviction": f"{tmp_path / 'mine.py'}:KeepsAll"}

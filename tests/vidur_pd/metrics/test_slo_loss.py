@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from tests.vidur_pd.metrics.hand_made_requests import Served, tally_of
+from vidur_pd.cluster.faults.plan import Draining, Fault
 from vidur_pd.config import SloConfig
-from vidur_pd.faults.plan import Draining, Fault
 from vidur_pd.metrics.quantities import PS_PER_S
 from vidur_pd.metrics.slo_loss import slo_loss_minutes
 from vidur_pd.metrics.tally import RequestTally

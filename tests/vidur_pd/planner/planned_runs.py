@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from boundary.fields import Section
-from vidur_pd.planner.planner import Observation, Planner
+from vidur_pd.cluster.planner.planner import Observation, Planner
 
 LAYER_PARAMETERS = 2 * 4096 * 4096 + 2 * 4096 * 1024 + 3 * 4096 * 12_288 + 2 * 4096 + 2 * 128
 WEIGHTS_BYTES = 2 * (2 * 151_936 * 4096 + 36 * LAYER_PARAMETERS + 4096)

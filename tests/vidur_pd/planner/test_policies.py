@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
+from vidur_pd.cluster.planner.planner import Observation, PoolView
+from vidur_pd.cluster.planner.policies.load import Load
+from vidur_pd.cluster.planner.policies.throughput import Throughput
+from vidur_pd.cluster.planner.prediction import predictor_named
 from vidur_pd.config import Role
-from vidur_pd.planner.planner import Observation, PoolView
-from vidur_pd.planner.policies.load import Load
-from vidur_pd.planner.policies.throughput import Throughput
-from vidur_pd.planner.prediction import predictor_named
 
 
 class Rates:

@@ -8,9 +8,9 @@ import pytest
 
 from tests.vidur_pd.planner.planned_runs import configuration
 from vidur_pd import simulate
+from vidur_pd.cluster.planner.rates import PricedRates
 from vidur_pd.config import SimulationConfig
-from vidur_pd.planner.rates import PricedRates
-from vidur_pd.promise.promise import ALLOWANCE
+from vidur_pd.execution.promise.promise import ALLOWANCE
 from vidur_pd.simulation.plan import plan_simulation
 
 PROMPT, OUTPUT = 8192, 200

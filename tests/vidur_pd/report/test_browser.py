@@ -18,7 +18,7 @@ import pytest
 
 from tests.vidur_pd.report.report_run import Shape, write_run
 from tests.vidur_pd.search.spaces import Arithmetic, screened, space
-from vidur_pd.promise.promise import Promise
+from vidur_pd.execution.promise.promise import Promise
 from vidur_pd.report import write_comparison, write_report
 from vidur_pd.search.evaluation.outcome import Outcome
 from vidur_pd.search.output.page import search_page

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from vidur_pd.promise.promise import Promise
+from vidur_pd.execution.promise.promise import Promise
 from vidur_pd.search.evaluation.evaluation import Task
 from vidur_pd.search.evaluation.outcome import Outcome
 from vidur_pd.search.screening import Candidate, Screening

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from vidur_pd.promise.promise import Promise
+from vidur_pd.execution.promise.promise import Promise
 from vidur_pd.search.evaluation.evaluation import Task
 from vidur_pd.search.evaluation.outcome import Outcome
 from vidur_pd.search.screening import Candidate, Screening

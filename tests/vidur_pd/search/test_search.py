@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from boundary.errors import InputError
 from tests.vidur_pd.search.spaces import Arithmetic, screened, space
-from vidur_pd.promise.promise import Promise
+from vidur_pd.execution.promise.promise import Promise
 from vidur_pd.search.evaluation.evaluation import Task
 from vidur_pd.search.evaluation.outcome import Outcome
 from vidur_pd.search.search import Search, SearchResult

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from vidur_pd.promise.promise import InstancePromise, _full_batches
+from vidur_pd.execution.promise.promise import InstancePromise, _full_batches
 from vidur_pd.search.capacity.bisection import bisect_load
 from vidur_pd.search.capacity.confidence import share_interval, wilson
 

@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from vidur_pd.cluster.instance import Instance
 from vidur_pd.config import Role
+from vidur_pd.execution.instances.instance import Instance
 from vidur_pd.workload.request import Request
 
 _log = logging.getLogger(__name__)

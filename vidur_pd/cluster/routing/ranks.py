@@ -8,10 +8,10 @@ from functools import partial
 from typing import Final
 
 from netsim.units import PS_PER_S
-from vidur_pd.cluster.instance import Instance, Rank
 from vidur_pd.cluster.routing.policy import Candidate, RoutingContext
 from vidur_pd.cluster.routing.router import Router, RouterSetting, Span, router_of, routing_options
 from vidur_pd.config import RankPolicy, Role, RoutingConfig
+from vidur_pd.execution.instances.instance import Instance, Rank
 from vidur_pd.scheduling import RequestView
 from vidur_pd.workload import generator
 from vidur_pd.workload.request import Request

@@ -6,9 +6,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from vidur_pd.cluster.instance import Instance, Rank
 from vidur_pd.cluster.routing.ranks import RankRouter, RoutingKnowledge
 from vidur_pd.config import DisaggregateConfig, Role, RoutingConfig
+from vidur_pd.execution.instances.instance import Instance, Rank
 from vidur_pd.workload.request import Request
 
 MustTravel = Callable[[Request], bool]

@@ -18,11 +18,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from vidur_pd.cluster.instance import Instance, Rank
 from vidur_pd.cluster.routing.machines import Bookings, Machine, MachinePools, PoolName
 from vidur_pd.cluster.routing.ranks import RankChoice
 from vidur_pd.cluster.routing.routes import Assignment, MustTravel, Routes
 from vidur_pd.config import Role, RoutingConfig, SplitwiseConfig
+from vidur_pd.execution.instances.instance import Instance, Rank
 from vidur_pd.workload.request import Request
 
 MEASURES: Final[dict[str, Callable[[Machine], int]]] = {

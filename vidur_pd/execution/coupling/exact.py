@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from aicb import Communication
 from netsim import NO_FLOW, Completion, FlowGraph, GraphHandle, NetworkBackend, NoPath
 from vidur_pd._core import Loop, RunningIteration
-from vidur_pd.clock import EventQueue, Priority
+from vidur_pd.execution.clock import EventQueue, Priority
 from vidur_pd.execution.communication.pricer import CommunicationPricer
 from vidur_pd.execution.coupling.plan import COLLECTIVE
 from vidur_pd.execution.iteration.pricer import (

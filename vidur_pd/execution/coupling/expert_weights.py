@@ -22,9 +22,9 @@ from aicb.operators.memory import expert_weights
 from netsim import Completion, FlowGraph, GraphHandle, NetworkBackend, NoPath
 from netsim.units import PS_PER_S
 from vidur_pd._core import Loop
-from vidur_pd.cluster.instance import Instance
 from vidur_pd.config import EngineConfig
 from vidur_pd.execution.coupling.plan import COLLECTIVE
+from vidur_pd.execution.instances.instance import Instance
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -12,8 +12,8 @@ from aicb import Batch, Communication, Exchange, HalfBatch, IterationCost, Itera
 from aicb._core import IterationPricing
 from netsim.fabric import FabricState, Gpus
 from vidur_pd._core import Instance, Loop, RunningIteration, Stage
-from vidur_pd.cluster.placement import Placement
 from vidur_pd.execution.communication.pricer import NO_COST, CollectiveCost, CommunicationPricer
+from vidur_pd.execution.instances.placement import Placement
 from vidur_pd.execution.iteration.passes import Drafting, Halves, in_turn, price_with_drafts, verify_equally_many
 
 BeforePricing = Callable[[int, int], None]

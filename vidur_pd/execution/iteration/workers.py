@@ -20,8 +20,8 @@ from aicb.iteration.pricing import PHASES
 from aicb.iteration.workers import HEAD, FfnLayer, MicroBatchCost, SplitIterationCost, WorkersModel
 from netsim.fabric import FabricState, Gpus
 from vidur_pd._core import RunningIteration, Stage
-from vidur_pd.cluster.placement import Placement
 from vidur_pd.execution.communication.pricer import CollectiveCost, CommunicationPricer
+from vidur_pd.execution.instances.placement import Placement
 from vidur_pd.execution.iteration.pricer import (
     Among,
     IterationPricer,

@@ -2,7 +2,7 @@
 
 Source: TensorRT-LLM 1.2.1, PyTorch backend: tensorrt_llm/_torch/pyexecutor (py_executor.py, scheduler.py,
 resource_manager.py) and what it binds of cpp/tensorrt_llm/batch_manager; `trtllm_capacity` and `trtllm_batch` name
-theirs. Read in versions shortly before and after 1.2, and in parts of the release (``data/engines``).
+theirs. Read in versions shortly before and after 1.2, and in parts of the release (``config/data/engines``).
 
 ``max_num_tokens`` is ``engine.max_batched_tokens``, ``enable_chunked_prefill`` is ``engine.chunked_prefill``,
 ``tokens_per_block`` is ``engine.block_tokens``, ``enable_block_reuse`` is ``engine.prefix_caching``, and

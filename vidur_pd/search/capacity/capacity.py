@@ -19,10 +19,10 @@ from numpy.typing import NDArray
 
 from boundary.errors import InputError
 from vidur_pd.config import SimulationConfig
+from vidur_pd.execution.promise.demand import demand_of
+from vidur_pd.execution.promise.promise import PromiseMaker
 from vidur_pd.metrics.result import Result
 from vidur_pd.metrics.slo import is_beyond, target_name
-from vidur_pd.promise.demand import demand_of
-from vidur_pd.promise.promise import PromiseMaker
 from vidur_pd.search.capacity.bisection import Bracket, bisect_load
 from vidur_pd.search.capacity.confidence import Interval, share_interval
 from vidur_pd.search.evaluation.early import CertainMiss, EarlyJudge

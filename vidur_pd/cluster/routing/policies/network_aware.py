@@ -3,7 +3,7 @@
     cost = transfer + load_s · share of the KV blocks in use once the request is there
 
 The transfer is what its flows would take if each shared every link of its path evenly with the KV flows that are on
-it now (`vidur_pd.kv_transfer.link_loads`). A request that does not fit waits for others, which costs ``full_s``.
+it now (`vidur_pd.kv.transfer.link_loads`). A request that does not fit waits for others, which costs ``full_s``.
 The rule is ours; what it needs to know, a router learns from counters of NICs and switches.
 """
 

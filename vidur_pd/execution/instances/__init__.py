@@ -1,0 +1,1 @@
+"""Instances: where they stand on the topology, and their ranks."""

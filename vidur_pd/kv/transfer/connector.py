@@ -1,0 +1,167 @@
+"""What a connector costs in a run: descriptors to post, handshakes of instances, and hosts that are busy with them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+import simccl
+from netsim import FlowGraph
+from netsim.units import PS_PER_S, PS_PER_US
+from vidur_pd.config.kv_transfer import ConnectorConfig
+from vidur_pd.execution.instances.instance import Instance, Rank
+from vidur_pd.kv.transfer.transfer import LayerTimes
+
+Times = NDArray[np.int64]
+STATE_PIECE_BYTES: Final = 1 << 20
+"""Bytes of a descriptor where only recurrent state travels, which is whole in each layer: about what there is."""
+
+
+@dataclass(frozen=True, slots=True)
+class KvMemory:
+    """How a rank keeps KV, as far as descriptors show it."""
+
+    layers: int
+    block_tokens: int
+    regions: int
+    """Places that a layer is kept in: keys and values, or one latent."""
+
+
+class Posted(NamedTuple):
+    """KV that is ready for the network, and what it took."""
+
+    graph: FlowGraph
+    first_ready_ps: int
+    """From now to the set-up of its first flow; 0 without flows."""
+    handshake_ps: int
+    """Wait for the first contact of the instances."""
+    posting_ps: int
+    """Of the GPU with the most descriptors."""
+
+
+class Connector:
+    """The state of one connector: pairs of instances that know each other, and until when each of them posts."""
+
+    def __init__(self, config: ConnectorConfig, memory: KvMemory, gpus_per_node: int) -> None:
+        self._config = config
+        self._memory = memory
+        self._striping = simccl.Striping(gpus_per_node, config.nics) if config.nics > 1 else None
+        self._setup_ps = _ps(config.host_setup_us) if config.path == "host" else 0
+        self._descriptors: dict[int, simccl.Descriptors | None] = {}
+        """By bytes of a token in one layer of a flow."""
+        self._known_ps: dict[tuple[int, int], int] = {}
+        """By indices of two instances: when they know each other."""
+        self._first_until_ps: dict[tuple[int, int], int] = {}
+        """The same: when all that has waited for that is posted."""
+        self._posting_until_ps: dict[int, int] = {}
+        """By index of an instance whose steps post: when all that it has to post is posted."""
+
+    def post(
+        self,
+        source: Rank,
+        destination: Rank,
+        flows: simccl.KvFlows,
+        tokens: int,
+        layers: LayerTimes | None,
+        now_ps: int,
+    ) -> Posted:
+        """Posts the KV of ``tokens`` (``layers`` None: all of it is computed), and keeps the host busy meanwhile."""
+        posting_ps, agents_ps = self._posting(flows, tokens)
+        known_ps = self._handshake(source, destination, now_ps)
+        handshake_ps = known_ps - now_ps
+        poster = (destination if self._config.posted_by == "decode" else source).instance
+        if handshake_ps:
+            waits_ps = self._follow(source, destination, agents_ps) - now_ps
+        else:
+            waits_ps = self._occupy(poster, agents_ps, now_ps)
+        begins_ps = self._setup_ps + waits_ps
+        graph = self._graph(flows, tokens, self._ready_ps(layers, now_ps, begins_ps), posting_ps)
+        first_ready_ps = 0
+        if len(graph):
+            first_ready_ps = begins_ps if layers is None else int(graph.ready_ps.min())
+        return Posted(graph, first_ready_ps, handshake_ps, agents_ps)
+
+    def forget(self, instance: Instance) -> None:
+        """An instance has failed: nobody knows it any more."""
+        self._known_ps = {pair: at for pair, at in self._known_ps.items() if instance.index not in pair}
+        self._first_until_ps = {pair: at for pair, at in self._first_until_ps.items() if instance.index not in pair}
+        self._posting_until_ps.pop(instance.index, None)
+
+    def _handshake(self, source: Rank, destination: Rank, now_ps: int) -> int:
+        """When the two instances know each other, now at the earliest."""
+        config, memory = self._config, self._memory
+        pair = (source.instance.index, destination.instance.index)
+        if pair not in self._known_ps:
+            peer = source if config.posted_by == "decode" else destination
+            pieces = peer.state.usable_blocks * memory.layers * memory.regions // peer.instance.placement.partition.pp
+            self._known_ps[pair] = now_ps + _ps(config.handshake_us + pieces * config.handshake_descriptor_us)
+        return max(self._known_ps[pair], now_ps)
+
+    def _follow(self, source: Rank, destination: Rank, posting_ps: int) -> int:
+        """When a transfer that waits for a handshake is posted, after those that have waited longer.
+
+        Steps of the engine are not held up by these: they are the first of a pair.
+        """
+        pair = (source.instance.index, destination.instance.index)
+        begins_ps = self._first_until_ps.get(pair, self._known_ps[pair])
+        self._first_until_ps[pair] = begins_ps + (posting_ps if self._config.share_of_step else 0)
+        return begins_ps
+
+    def _occupy(self, poster: Instance, posting_ps: int, now_ps: int) -> int:
+        """Lets an instance post after what it posts already, where its steps do; returns the wait until it begins."""
+        share = self._config.share_of_step
+        if not share or not posting_ps:
+            return 0
+        begins_ps = max(self._posting_until_ps.get(poster.index, 0), now_ps)
+        self._posting_until_ps[poster.index] = begins_ps + posting_ps
+        poster.hold(begins_ps + round(share * posting_ps))
+        return begins_ps - now_ps
+
+    def _posting(self, flows: simccl.KvFlows, tokens: int) -> tuple[Times | None, int]:
+        """[flows] time to post each while its GPU posts its other flows too, and the time of the GPU with the most."""
+        descriptors = self._descriptors_of(flows.template)
+        if descriptors is None:
+            return None, 0
+        posting_ps = flows.template.posting_ps(tokens, descriptors)
+        agents = flows.dst if self._config.posted_by == "decode" else flows.src
+        _, place = np.unique(agents, return_inverse=True)
+        at_once = np.bincount(np.unique(np.stack((place, flows.template.pair)), axis=1)[0])
+        return posting_ps * at_once[place], int(np.bincount(place, weights=posting_ps).max(initial=0))
+
+    def _descriptors_of(self, template: simccl.KvTemplate) -> simccl.Descriptors | None:
+        """Those of the largest layer's pieces; ``None``: they take no time."""
+        token_bytes = template.largest_token_bytes
+        if token_bytes not in self._descriptors:
+            config, regions = self._config, self._memory.regions
+            tokens = config.descriptor_tokens or self._memory.block_tokens
+            size_bytes = token_bytes * tokens // regions or STATE_PIECE_BYTES
+            rate = config.copies_gbytes_per_s
+            copy_ps = 0.0 if rate is None else size_bytes / (rate * 1e9) * PS_PER_S
+            cost_ps = round(config.descriptor_us * PS_PER_US + copy_ps)
+            found = simccl.Descriptors(size_bytes, cost_ps, regions, is_overlapped=True) if cost_ps else None
+            self._descriptors[token_bytes] = found
+        return self._descriptors[token_bytes]
+
+    def _ready_ps(self, layers: LayerTimes | None, now_ps: int, begins_ps: int) -> Times | None:
+        """[layers] when each may leave, from now; ``None``: all at once."""
+        if layers is None:
+            return np.full(self._memory.layers, begins_ps, dtype=np.int64) if begins_ps else None
+        return np.maximum(layers.ready_after(now_ps, self._memory.layers), begins_ps)
+
+    def _graph(self, flows: simccl.KvFlows, tokens: int, ready_ps: Times | None, posting_ps: Times | None) -> FlowGraph:
+        if self._striping is None:
+            rates = None
+            if posting_ps is not None:
+                rates = simccl.posting_rates_bps(flows.template.size_bytes(tokens), posting_ps)
+            return flows.graph(tokens, ready_ps, rates)
+        whole = flows.handoff(tokens, ready_ps)
+        if posting_ps is not None:
+            whole = replace(whole, posting_ps=posting_ps, is_posting_overlapped=True)
+        return simccl.striped(whole, self._striping).graph()
+
+
+def _ps(time_us: float) -> int:
+    return round(time_us * PS_PER_US)

@@ -1,5 +1,0 @@
-"""Tiers of KV behind the prefix caches of instances: CPU memory, disks, and stores in the network."""
-
-from vidur_pd.kv_store.eviction import Eviction
-
-__all__ = ["Eviction"]

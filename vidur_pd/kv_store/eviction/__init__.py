@@ -1,5 +1,0 @@
-"""Eviction from a tier: the interface, and the policies that come with the simulator, one file each."""
-
-from vidur_pd.kv_store.eviction.policy import Eviction
-
-__all__ = ["Eviction"]
