@@ -64,10 +64,19 @@ PIECE = 0.35
 """More for each piece, one a layer: 30 us."""
 SHARED, SHARED_APART = 1.0, 1.5
 """A kernel of shared experts, which run uncompiled within the experts' operator, on a second stream: bf16 and fp8."""
-CALLS = {"attention": 2.95, "latent_attention": 6.75, "delta_rule": 17.5, "experts": 11.5, "experts_fp8": 18.7}
+CALLS = {
+    "attention": 2.95,
+    "latent_attention": 6.75,
+    "delta_rule": 17.5,
+    "experts": 11.5,
+    "experts_fp8": 18.7,
+    "experts_mxfp4": 36.8,
+}
 """One call with all that it launches: attention with writing KV (FlashAttention-3; 131 us in Qwen3-8B and 154 in
 Qwen3-30B-A3B, 55 and 45 to write, 31 for each of the two operators around them), the same of MLA for a prompt, which
-expands its KV, the rule in chunks with its convolution, experts with router and what sorts tokens (Triton)."""
+expands its KV, the rule in chunks with its convolution, experts with router and what sorts tokens (Triton).
+In mxfp4, of gpt-oss-20b, 12.7 and 12.3 calls of attention in two sessions
+(``tests/data/engine/vllm-h100-tp1-gpt-oss-20b.json.gz``)."""
 FORWARD, FIRST = 10.0, 0.3
 """A forward pass besides its layers, and the share of a call by which the first ones of experts and of the delta rule
 take longer."""
@@ -180,7 +189,8 @@ def _calls(attention: Iterable[Operator], others: Iterable[Operator]) -> dict[st
         elif operator.name == "gdn_prefill":
             calls["delta_rule"] += operator.count
         elif operator.name == "moe_down":
-            calls["experts_fp8" if _is_fp8(operator) else "experts"] += operator.count
+            dtype = getattr(operator.kernel, "dtype", None)
+            calls[f"experts_{dtype}" if f"experts_{dtype}" in CALLS else "experts"] += operator.count
     return dict(calls)
 
 

@@ -40,7 +40,7 @@ from aicb.iteration.pricing import PHASES, PS_PER_US, IterationCost, Pricing, pr
 from aicb.iteration.speculative import Drafting, SpeculativeCost, first_inputs, later
 from aicb.iteration.stage import EXPERTS, GroupKey, NameTable, StagePricer, stage_rules
 from aicb.measurements.gpu import Gpu
-from aicb.model.architecture import Model, MoeFfn, stage_range
+from aicb.model.architecture import GroupedQueryAttention, Model, MoeFfn, stage_range
 from aicb.model.partition import MoeLayout, Partition
 from aicb.model.precision import Precision
 from aicb.operators.batch import Batch, RankBatches
@@ -62,16 +62,31 @@ COUNTED_TOKENS = 1024
 __all__ = ["PHASES", "IterationCost", "IterationModel", "capture_sizes", "select_estimator"]
 
 
-def capture_sizes(max_seqs: int, max_batched_tokens: int = 8192, queries: int = 1) -> list[int]:
+def capture_sizes(
+    max_seqs: int, max_batched_tokens: int = 8192, queries: int = 1, most: int | None = None
+) -> list[int]:
     """Token counts for which vLLM 0.24 captures CUDA graphs, with ``queries`` tokens per decode (drafts and one).
 
-    1, 2, 4, 8…248 by 8, 256… by 16, up to min(512, 2·max_seqs·queries, max_batched_tokens), where speculative decoding
-    rounds each up to a multiple of its tokens per decode (``vllm/config/vllm.py``: ``_set_cudagraph_sizes``;
-    ``vllm/config/compilation.py``: ``adjust_cudagraph_sizes_for_spec_decode``).
+    1, 2, 4, 8…248 by 8, 256… by 16, up to ``most`` or, without one, min(512, 2·max_seqs·queries), within
+    max_batched_tokens, where speculative decoding rounds each up to a multiple of its tokens per decode
+    (``vllm/config/vllm.py``: ``_set_cudagraph_sizes``; ``vllm/config/compilation.py``:
+    ``adjust_cudagraph_sizes_for_spec_decode``).
     """
-    largest = min(512, 2 * max_seqs * queries, max_batched_tokens)
-    listed = [size for size in (1, 2, 4, *range(8, 256, 8), *range(256, 513, 16)) if size <= largest]
+    largest = min(most or min(512, 2 * max_seqs * queries), max_batched_tokens)
+    listed = [size for size in (1, 2, 4, *range(8, 256, 8), *range(256, largest + 1, 16)) if size <= largest]
     return sorted({rounded for size in listed if (rounded := -(-size // queries) * queries) <= largest})
+
+
+MOST_CAPTURED_WITH_SINKS = 1024
+"""Tokens of the largest graph of gpt-oss, the only model with attention sinks here
+(``vllm/model_executor/models/config.py``: ``GptOssForCausalLMConfig``)."""
+
+
+def _most_captured(model: Model) -> int | None:
+    has_sinks = any(
+        isinstance(kind.attention, GroupedQueryAttention) and kind.attention.has_sinks for kind in model.kinds
+    )
+    return MOST_CAPTURED_WITH_SINKS if has_sinks else None
 
 
 class ExpertsInTime(Protocol):
@@ -157,7 +172,7 @@ class IterationModel:
         self.quant_kernel, self.dense_kernel, self.dispatch = quant_kernel, dense_kernel, dispatch
         self.host, self.overlap = host or HostModel(), overlap or Overlap()
         self.expert_load, self._seed = expert_load or UniformLoad(), seed
-        listed = capture_sizes(max_seqs, max_batched_tokens, queries)
+        listed = capture_sizes(max_seqs, max_batched_tokens, queries, _most_captured(model))
         if graph_sizes is not None:
             listed = [size * queries for size in graph_sizes]
         self._sizes, self._graph_sizes = listed if cuda_graphs else [], graph_sizes

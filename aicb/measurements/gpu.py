@@ -17,7 +17,7 @@ from typing import Any
 
 from aicb.data import FOLDER
 from aicb.measurements.clock import ClockLaw
-from aicb.model.precision import GemmDtype, Precision
+from aicb.model.precision import GemmDtype, Precision, WeightDtype
 from boundary.errors import InputError
 from boundary.quoting import quoted
 from boundary.text_files import read_text
@@ -96,6 +96,10 @@ class Gpu:
         if self.peak_fp8_flops is not None:
             peaks["fp8"] = self.peak_fp8_flops
         return MappingProxyType(peaks)
+
+    def weights_of(self, published: WeightDtype) -> WeightDtype:
+        """Format of weights where nobody chooses one: as published, but bf16 for fp8 where the device has none."""
+        return "bf16" if published == "fp8" and "fp8" not in self.peak_flops else published
 
     def check(self, precision: Precision) -> None:
         """Whether the device computes in this format.

@@ -1,16 +1,16 @@
 #!/usr/bin/env python3
-"""Compares the simulator with runs of vLLM 0.24.0 on two H100s, measured after the model was frozen.
+"""Compares the simulator with runs of vLLM 0.24.0 on one and two H100s, measured after the model was frozen.
 
     python -m tests.validation.partitions_vs_engine
 
 Qwen3-30B-A3B and Qwen3-8B in bf16 with TP 2, Qwen3-30B-A3B with DP 2 and EP 2, prefix caching on
 (``tests/data/engine``): prompts alone, steady decodes up to contexts of 16,000 tokens, prompts that share prefixes,
-bursts of five; prompts and decodes of Qwen3-Next-80B-A3B cut to 16 layers with TP 2. Times of H100 kernels are
-transferred from the H200. The simulator gets the engine's profile and what the engine's log says: its KV blocks, and
-how it reduces among ranks. The host is the default, which was chosen before: launches of these machines were not
-measured then. ``HOST`` was measured later on one of their kind, at a speed that differs from theirs as those differ
-from each other. `LATER` were measured once launches had kinds, with stamps inside: ``own`` is what ``aicb
-profile host`` makes of its loads in the very engine, before and after what is compared.
+bursts of five; prompts and decodes of Qwen3-Next-80B-A3B cut to 16 layers with TP 2; `MODELS` on one. Times of H100
+kernels are transferred from the H200. The simulator gets the engine's profile and what the engine's log says: its KV
+blocks, and how it reduces among ranks. The host is the default, which was chosen before: launches of these machines
+were not measured then. ``HOST`` was measured later on one of their kind, at a speed that differs from theirs as those
+differ from each other. `LATER` and `MODELS` were measured once launches had kinds, with stamps inside: ``own`` is what
+``aicb profile host`` makes of its loads in the very engine, before and after what is compared.
 """
 
 from __future__ import annotations
@@ -41,6 +41,16 @@ HYBRID = "tp2-qwen3-next-l16"
 """Without serving runs."""
 LATER = ("tp2-qwen3-30b-a3b-l32", "tp2-qwen3-next-l16-later")
 """Models cut to 32 and 16 layers."""
+MODELS = (
+    "tp1-llama-3.1-8b-l16",
+    "tp1-qwen3-32b-fp8-l16",
+    "tp1-mixtral-8x7b-l4",
+    "tp1-glm-4.5-air-l4",
+    "tp1-qwen3-235b-a22b-fp8-l5",
+    "tp1-qwen3-235b-a22b-fp8-l5-later",
+    "tp1-gpt-oss-20b",
+)
+"""On one GPU; all but the last are cut to as many layers as the name says."""
 HOST = "xeon-vm-32-h100"
 """Of one worker on a machine of the same kind, stamped inside."""
 OWN = "own"
@@ -168,8 +178,8 @@ def launch_us(server: str, phase: str) -> float:
 
 
 def main() -> int:
-    for server in (*SERVERS, HYBRID, *LATER):
-        hosts = (None, HOST, *((OWN,) if server in LATER else ()))
+    for server in (*SERVERS, HYBRID, *LATER, *MODELS):
+        hosts = (None, HOST, *((OWN,) if server in (*LATER, *MODELS) else ()))
         for row, *others in zip(*(compare(server, host) for host in hosts), strict=True):
             times = f"measured {row.measured_ms:9.2f} ms  simulated {row.simulated_ms:9.2f} ms"
             named = "  ".join(f"{host} {other.error:+6.1%}" for host, other in zip(hosts[1:], others, strict=True))

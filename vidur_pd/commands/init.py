@@ -122,10 +122,11 @@ def _fewest(model: str, gpu: str) -> int:
     from boundary.errors import InputError
 
     loaded, known = load_model(model), get_gpu(gpu)
+    precision = Precision(known.weights_of(loaded.published_weights))
     sizes = [1 << power for power in range(MOST_TENSOR_PARALLEL.bit_length())]
     for tp in sizes:
         try:
-            instance_memory(loaded, Partition(tp=tp), Precision(weights="bf16", kv="bf16"), known)
+            instance_memory(loaded, Partition(tp=tp), precision, known)
         except InputError:
             if tp == sizes[-1]:
                 raise

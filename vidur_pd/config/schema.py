@@ -182,8 +182,9 @@ class EngineConfig(Section):
     request_latency_ms: Milliseconds | None = None
     """From the client to the scheduler and from the sampled token back; ``None``: as `aicb` has measured, or
     part of the way through a frontend."""
-    weights: Literal["bf16", "fp8", "mxfp4"] = "bf16"
-    """``mxfp4``: of routed experts, for models that are published in it; the rest is bf16."""
+    weights: Literal["bf16", "fp8", "mxfp4"] | None = None
+    """``None``: as the model's checkpoint is published (its ``quantization_config``), or bf16 where that is fp8 and the
+    GPU has none. ``mxfp4``: of routed experts, for models that are published in it; the rest is bf16."""
     kv: Literal["bf16", "fp8"] = "bf16"
     experts_kernel: ExpertsKernel
     """Of fp8 experts: grouped products of DeepGEMM, or vLLM's fused Triton kernel, where every rank holds all experts.

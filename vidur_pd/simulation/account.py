@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from aicb import get_gpu
+from aicb.iteration.host import known_hosts
 from aicb.measurements.gpu import MEASURED_GPU
 from simccl.planning.calibration import shipped_calibration
 from vidur_pd.config import PoolConfig, PricesConfig, SloConfig, hourly_price
@@ -25,7 +26,15 @@ from vidur_pd.metrics.quantities import PS_PER_S, distribution, to_seconds
 from vidur_pd.metrics.request_classes import class_summaries
 from vidur_pd.metrics.requests import NEVER, seconds
 from vidur_pd.metrics.slo import judge
-from vidur_pd.metrics.sources import PoolTime, Source, TimeSources, time_sources
+from vidur_pd.metrics.sources import (
+    OF_COMPUTE,
+    OTHER_HOST_ERROR,
+    OWN_HOST_ERROR,
+    PoolTime,
+    Source,
+    TimeSources,
+    time_sources,
+)
 from vidur_pd.metrics.summary import (
     CostSummary,
     Effort,
@@ -191,12 +200,25 @@ class Account:
 
     def _sources(self) -> TimeSources:
         coupling, log = self._plan.coupling, self._log
-        return time_sources(
+        sources = time_sources(
             (self._pool_time(pool) for pool in self._config.cluster.pools),
             to_seconds(log.estimated_ps),
             coupling.collectives is Treatment.SIMULATED,
             to_seconds(log.communication_ps - log.idle_communication_ps),
         )
+        hosts = {self._plan.pools[pool.name].engine.host for pool in self._config.cluster.pools}
+        is_other = bool(hosts & set(known_hosts()))
+        error = OTHER_HOST_ERROR if is_other else OWN_HOST_ERROR
+        return replace(sources, host_shares=self._host_shares(), host_error=error)
+
+    def _host_shares(self) -> dict[str, float]:
+        """Of the time of prompts and of decodes, over all pools."""
+        worked = [self._worked(pool).kinds for pool in self._config.cluster.pools]
+        both = {part: [kinds[index] for kinds in worked] for index, part in enumerate(OF_COMPUTE)}
+        return {
+            part: _ratio(sum(each.host_s for each in of), sum(each.busy_s for each in of)) or 0.0
+            for part, of in both.items()
+        }
 
     def _transfers_from(self) -> Source:
         return Source.FORMULA if self._plan.coupling.transfers is Treatment.PRICED else Source.SIMULATED

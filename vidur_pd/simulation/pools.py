@@ -178,7 +178,7 @@ def pool_model(config: SimulationConfig, pool: PoolConfig, model: Model, estimat
     engine, gpu, partition = config.engine_of(pool), gpu_of(config, pool), partition_of(pool)
     verified, fed = speculation_of(config, pool), layer_fed_by(config, pool)
     drafting = None if verified is None else drafting_of(verified)
-    precision = Precision(weights=engine.weights, kv=engine.kv)
+    precision = Precision(engine.weights or gpu.weights_of(model.published_weights), engine.kv)
     check_options(config, pool, model, drafting)
     overlap, longest, drafter = engine.overlap, _max_model_len(engine, model), None
     dispatch = ExpertDispatch(engine.expert_dispatch.prefill, engine.expert_dispatch.decode)

@@ -50,6 +50,7 @@ def test_capture_sizes_are_those_of_vllm():
     assert capture_sizes(20) == [1, 2, 4, 8, 16, 24, 32, 40]
     assert len(capture_sizes(1024)) == 3 + 31 + 17
     assert capture_sizes(256, max_batched_tokens=100)[-1] == 96
+    assert capture_sizes(256, most=1024)[-2:] == [1008, 1024]
 
 
 def test_capture_sizes_hold_every_batch_of_drafts():

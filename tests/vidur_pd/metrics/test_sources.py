@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from tests.integration.small_runs import config, pool, simulate
 from vidur_pd.metrics.sources import (
     ERRORS,
     MEASURED_ERROR,
+    OTHER_HOST_ERROR,
+    OWN_HOST_ERROR,
     SAME_ARCHITECTURE_ERROR,
     PoolTime,
     Source,
@@ -44,6 +48,9 @@ def test_the_error_of_a_latency_is_that_of_its_parts() -> None:
     parts = {"queue": 5.0, "prefill_compute": 3.0, "prefill_communication": 1.0}
     assert found.error_of(parts) == pytest.approx((3 * MEASURED_ERROR + ERRORS[Source.FORMULA]) / 4)
     assert found.error_of({"queue": 1.0}) is None
+    waiting = replace(found, host_shares={"prefill_compute": 0.4}, host_error=OWN_HOST_ERROR)
+    of_prefill = 0.6 * MEASURED_ERROR + 0.4 * OWN_HOST_ERROR
+    assert waiting.error_of(parts) == pytest.approx((3 * of_prefill + ERRORS[Source.FORMULA]) / 4)
     carried = time_sources([CARRIED], 3.0, simulated=False, contention_s=0.0)
     assert carried.error_of({"decode_compute": 1.0}) == pytest.approx(SAME_ARCHITECTURE_ERROR)
 
@@ -54,7 +61,10 @@ def test_runs_say_what_they_rest_on() -> None:
     measured = simulate(config([pool("m", "mixed", tp=2)]), rows).summary
     assert measured.time_sources["measured_here"] == pytest.approx(1.0)
     assert measured.estimates == 0.0
-    assert measured.model_error.ttft == pytest.approx(MEASURED_ERROR)
+    (server,) = measured.pools
+    share = server.prompts_host_share
+    assert share is not None
+    assert MEASURED_ERROR < measured.model_error.ttft < share * OTHER_HOST_ERROR + (1.0 - share) * MEASURED_ERROR
     carried = simulate(config([pool("m", "mixed", hardware="h100")]), rows).summary
     assert carried.time_sources["transferred"] > 0.9  # launches of the host are as measured
     assert carried.estimates == pytest.approx(carried.time_sources["transferred"])

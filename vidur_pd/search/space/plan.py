@@ -38,7 +38,7 @@ class Wish:
 def plan_space(wish: Wish) -> Space:
     """The space of deployments for a wish; least GPUs win. Raises: InputError."""
     model, gpu = load_model(wish.model), get_gpu(canonical_gpu(wish.gpu))
-    weights = wish.weights or _published(model.published_weights, has_fp8="fp8" in gpu.peak_flops)
+    weights = wish.weights or gpu.weights_of(model.published_weights)
     precision = Precision(weights=weights, kv="bf16")  # type: ignore[arg-type]  # checked by the configuration
     partitions = fitting_partitions(model, gpu, precision, wish.gpus_max)
     base: dict[str, Any] = {
@@ -80,10 +80,6 @@ def _numbers(most: int, partitions: int) -> list[int]:
     """Instances that are tried: all up to the most that there is room for, as far as the space stays small."""
     room = int((MOST_POINTS / partitions**2) ** 0.5)
     return list(range(1, min(most, MOST_INSTANCES, room) + 1))
-
-
-def _published(weights: str, *, has_fp8: bool) -> str:
-    return "bf16" if weights == "fp8" and not has_fp8 else weights
 
 
 def _choice(partition: Partition) -> dict[str, int]:
