@@ -37,7 +37,7 @@ LAUNCH_US = 2.0
 """Least time of a small kernel in a CUDA graph: the shipped ``rms_norm`` rows of 512 columns take 2.1 µs."""
 
 ROOFLINE_ERROR = 0.4
-"""Relative error (68 %) over all rows of the shipped H200 table, see docs/accuracy.md."""
+"""Relative error (68 %) over all rows of the shipped H200 table, see docs/accuracy/kernels.md."""
 
 
 class RooflineEstimator:

@@ -8,7 +8,7 @@ target's roofline.
 Assumes the same kernels with the same efficiency on both GPUs. Times are at the reference clock; iterations are slowed
 by the law of the target, which is that of the measured GPU on its peaks and power (`aicb.measurements.gpu`). Every time
 is flagged as an estimate and says what bounds it. How far H100 times that are transferred so lie from published and
-measured ones: docs/accuracy.md, "Other GPUs"; large GEMMs of other targets are not faster than the best that is
+measured ones: docs/accuracy/kernels.md, "Other GPUs"; large GEMMs of other targets are not faster than the best that is
 published of them (``tests/aicb/measurements/test_clock.py``).
 """
 

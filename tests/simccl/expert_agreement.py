@@ -2,7 +2,7 @@
 
     python -m tests.simccl.expert_agreement
 
-prints the tables of docs/accuracy.md, "Dispatch and combine".
+prints the tables of docs/accuracy/network.md, "Dispatch and combine".
 """
 
 from __future__ import annotations

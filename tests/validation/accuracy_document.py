@@ -1,4 +1,4 @@
-"""Tables of ``docs/accuracy.md`` that scripts write between markers."""
+"""Tables of ``docs/accuracy/network.md`` that scripts write between markers."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 from typing import Final
 
-ACCURACY: Final = Path(__file__).parents[2] / "docs" / "accuracy.md"
+ACCURACY: Final = Path(__file__).parents[2] / "docs" / "accuracy" / "network.md"
 
 
 def written(document: str, marker: str, table: str) -> str:
@@ -18,5 +18,5 @@ def written(document: str, marker: str, table: str) -> str:
     begin, end = f"<!-- {marker} -->", "<!-- end -->"
     pattern = re.compile(re.escape(begin) + r"\n.*?" + re.escape(end), re.DOTALL)
     if len(pattern.findall(document)) != 1:
-        raise ValueError(f"docs/accuracy.md: expected one '{begin}' before '{end}'")
+        raise ValueError(f"{ACCURACY.name}: expected one '{begin}' before '{end}'")
     return pattern.sub(lambda _: f"{begin}\n{table}\n{end}", document)

@@ -1,7 +1,7 @@
 """Couplings against the exact one, and against packets: ``python -m tests.validation.coupling_accuracy [--write]``.
 
 Small clusters of `vidur_pd.commands.validation.coupling` under bursts of prompts. ``--write`` puts the tables into
-``docs/accuracy.md``, between the markers of this script; it takes about ten minutes.
+``docs/accuracy/network.md``, between the markers of this script; it takes about ten minutes.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def _nic(name: str) -> str:
 def main() -> None:
     """Prints the tables, and writes them where asked to."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
-    parser.add_argument("--write", action="store_true", help="put the tables into docs/accuracy.md")
+    parser.add_argument("--write", action="store_true", help="put the tables into docs/accuracy/network.md")
     is_to_write = parser.parse_args().write
     found = {
         name: {coupling: run(case, {"coupling": coupling}) for coupling in COUPLINGS} for name, case in CASES.items()

@@ -8,7 +8,7 @@ be told (``tests/data/engine/vllm-eager-layers.json.gz``). ``LAYERS`` and ``DECO
 operators its kernels compute. Steps are marked where compiled pieces, which are vLLM's default and what is priced, run
 other kernels; whole prefills of these are compared apart (``vllm-host-default.json.gz``).
 Times of single layers are at the reference clock, and so are those of stages that end before the clock of their load
-is reached, which takes some 65 ms (docs/accuracy.md): the engine was idle before each.
+is reached, which takes some 65 ms (docs/accuracy/engines.md): the engine was idle before each.
 """
 
 from __future__ import annotations

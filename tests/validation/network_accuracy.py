@@ -2,7 +2,7 @@
 
 The reference is `packet` with packets of 4,096 B. Compared with it: `fluid` on bare bytes, `fluid` with the wire format
 of the packets, and `cell`, the packet model with 2, 4 and 8 packets as one unit. ``--write`` puts the tables into
-``docs/accuracy.md``, between the markers of this script; it takes about three minutes.
+``docs/accuracy/network.md``, between the markers of this script; it takes about three minutes.
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ def model_table(cases: list[Case]) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
-    parser.add_argument("--write", action="store_true", help="put the tables into docs/accuracy.md")
+    parser.add_argument("--write", action="store_true", help="put the tables into docs/accuracy/network.md")
     is_to_write = parser.parse_args().write
     tables: dict[str, Callable[[], str]] = {"models": lambda: model_table(all_cases())} | reference_tables()
     for section, table_of in tables.items():

@@ -82,5 +82,5 @@ def hpcc_table() -> str:
 
 
 def reference_tables() -> dict[str, Callable[[], str]]:
-    """By section of docs/accuracy.md."""
+    """By section of docs/accuracy/network.md."""
     return {"htsim": htsim_table, "ns-3-alibabacloud": alibabacloud_table, "HPCC": hpcc_table}

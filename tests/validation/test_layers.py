@@ -1,4 +1,4 @@
-"""Operators that are priced against the kernels that an engine ran, layer by layer (docs/accuracy.md)."""
+"""Operators that are priced against the kernels that an engine ran, layer by layer (docs/accuracy/engines.md)."""
 
 from __future__ import annotations
 

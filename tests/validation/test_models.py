@@ -1,4 +1,4 @@
-"""The simulator against engines of models that nothing was fitted to, on one H100 (docs/accuracy.md)."""
+"""The simulator against engines of models that nothing was fitted to, on one H100 (docs/accuracy/engines.md)."""
 
 from __future__ import annotations
 

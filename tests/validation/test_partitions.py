@@ -1,4 +1,4 @@
-"""The simulator against engines on two H100s, measured after the model was frozen (docs/accuracy.md)."""
+"""The simulator against engines on two H100s, measured after the model was frozen (docs/accuracy/engines.md)."""
 
 from __future__ import annotations
 

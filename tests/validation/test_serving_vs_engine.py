@@ -14,7 +14,7 @@ MISSES = {
     ("qwen3-30b-a3b", "serve_12.0", "tpot"),  # decodes of 32 and more are 4 to 7 % fast
     ("qwen3-30b-a3b", "serve_12.0", "e2e"),
 }
-"""Means that miss (docs/accuracy.md), and have to be taken off this list once they do not."""
+"""Means that miss (docs/accuracy/engines.md), and have to be taken off this list once they do not."""
 
 
 @pytest.mark.skipif(not SERVING.is_dir(), reason="measured serving runs are not beside the repository")
