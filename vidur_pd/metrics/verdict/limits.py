@@ -17,8 +17,8 @@ FULL: Final = 0.9
 """Share of slots, blocks, or of a link in its fullest window, from which on it is taken as full. Our choice."""
 NEAR_ROOF: Final = 0.5
 """Share of a roof (tensor cores, memory bandwidth) from which on a kernel mix is bound by it: measured tables of large
-products and of decode attention reach 0.6 to 0.9 (docs/accuracy/kernels.md), so that half of it on average means that most
-kernels are. Our choice."""
+products and of decode attention reach 0.6 to 0.9 (docs/accuracy/kernels.md), so that half of it on average means that
+most kernels are. Our choice."""
 UNEVEN: Final = 1.5
 """The busiest instance against the mean of its pool, from which on routing is uneven. Our choice."""
 AMONG_DECODES: Final = 0.3

@@ -17,9 +17,9 @@
 // mlxconfig reports there (RPG_TIME_RESET 300, RPG_THRESHOLD 1, RPG_AI_RATE 5, RPG_HAI_RATE 50). They cut ten times in
 // the time of one of the paper's cuts while alpha is still near 1, and come back six times as slowly: too slow for
 // bursts of AI training at 400 Gbit/s, where skewed all-to-alls of 0.4 ms took 39 to 66 % longer than their busiest
-// receiver, with `simai` 167 to 231 %, with `paper_vwin` 4 to 11 % (docs/accuracy/network.md). `simai` and `nic` step by
-// at most 100 Mbit/s every 900 us and 50 Mbit/s every 1.5 ms on any line: where the target is lost, 200 of 400 Gbit/s
-// take them 1.8 and 6 s.
+// receiver, with `simai` 167 to 231 %, with `paper_vwin` 4 to 11 % (docs/accuracy/network.md). `simai` and `nic` step
+// by at most 100 Mbit/s every 900 us and 50 Mbit/s every 1.5 ms on any line: where the target is lost, 200 of 400
+// Gbit/s take them 1.8 and 6 s.
 #pragma once
 
 #include <cstdint>
