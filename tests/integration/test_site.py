@@ -35,5 +35,5 @@ def test_all_documents_become_a_site_whose_links_hold(tmp_path: Path) -> None:
 def test_every_document_is_in_the_navigation_or_linked_from_one_that_is() -> None:
     """A document that nobody leads to is not found."""
     navigation = (REPOSITORY / "mkdocs.yml").read_text(encoding="utf-8")
-    documents = {f"docs/{path.name}" for path in (REPOSITORY / "docs").glob("*.md")}
+    documents = {path.relative_to(REPOSITORY).as_posix() for path in (REPOSITORY / "docs").rglob("*.md")}
     assert [name for name in sorted(documents) if name not in navigation] == []
