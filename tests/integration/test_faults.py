@@ -26,6 +26,7 @@ from vidur_pd.cluster.faults.recovery import NO_INSTANCE, STOOD_STILL
 from vidur_pd.kv.transfer.delivery import GIVEN_UP
 from vidur_pd.metrics.result import Result
 from vidur_pd.metrics.summary_file import summary_tree
+from vidur_pd.metrics.verdict.limits import Limit
 from vidur_pd.simulation.api import simulate
 from vidur_pd.simulation.plan import plan_simulation
 from vidur_pd.workload import BlockHashes
@@ -372,6 +373,16 @@ def test_a_transfer_given_up_before_its_prefill_ends_does_not_stay_in_hand_over_
             recomputed.append(acted(result).get("recomputed", 0))
     assert max(recomputed[:5]) > 0
     assert max(recomputed[5:]) > 0
+
+
+def test_waits_for_an_instance_that_is_down_are_faults_and_no_lack_of_kv() -> None:
+    rows = [(20 * index, 1000, 20) for index in range(40)]
+    down = {"kind": "instance", "instance": "d-0", "at_s": 0.1, "for_s": 5.0}
+    sections = {"slo": {"ttft_s": 0.5, "tpot_s": 0.1}, "faults": [down]}
+    found = simulate(config([pool("p", "prefill"), pool("d", "decode")], **sections), requests(rows)).summary.verdict
+    assert found is not None
+    assert (found.limit, found.where) == (Limit.FAULTS, "d")
+    assert found.reason == "d-0 is down from 0.1 s to 5.1 s, and requests wait for it"
 
 
 def test_faults_may_overlap() -> None:

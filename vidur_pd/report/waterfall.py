@@ -7,8 +7,9 @@ same instance, and whose KV was on its way at the same time from or to the same 
 
 from __future__ import annotations
 
+import math
 import textwrap
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import compress, islice
 from pathlib import Path
@@ -215,7 +216,18 @@ def _room_notes(run: RunOutput, row: Row) -> tuple[str, ...]:
     there = requests.words["decode_instance"].are(row["decode_instance"])
     there &= (requests["prefill_completed_at_s"] <= at) & (requests["completed_at_s"] > at)
     tokens = int(np.nansum(requests["prefill_tokens"][there]))
-    return (f"{row['decode_instance']} had {there.sum()} requests with {tokens:,} prompt tokens",)
+    found = f"{row['decode_instance']} had {there.sum()} requests with {tokens:,} prompt tokens"
+    return (*_faults_of(run, row["decode_instance"], at, row["kv_sent_at_s"]), found)
+
+
+def _faults_of(run: RunOutput, instance: object, begin_s: float, end_s: float) -> Iterator[str]:
+    """When an instance was down within a span."""
+    for event in () if run.summary.faults is None else run.summary.faults.events:
+        until_s = math.inf if event.until_s is None else event.until_s
+        if (event.kind, event.target) == ("instance", instance) and event.at_s < end_s and until_s > begin_s:
+            yield f"{instance} was down from {event.at_s:.4g} s " + (
+                "to the end" if event.until_s is None else f"to {until_s:.4g} s"
+            )
 
 
 def _wire_notes(requests: Table, row: Row) -> tuple[str, ...]:

@@ -73,6 +73,8 @@ def limit_of(part: str, summary: Summary) -> Found:
         case "prefill_communication":
             return _communication(summary, prefill)
         case "kv_room":
+            if found := _down(summary, decode):
+                return found
             return _kv_room(decode, outlasts_steps=_outlasts_steps(summary))
         case "preempted":
             return _kv_room(decode)
@@ -214,6 +216,18 @@ def _kv_room(pool: PoolSummary, *, outlasts_steps: bool = False) -> Found:
         return Found(Limit.KV_ROOM, pool.name, f"requests wait for room: {reason}", advice)
     reason = f"KV has room ({percent(pool.kv_use_max)} at most); requests wait for the end of the step in progress"
     return Found(Limit.DECODE_STEPS, pool.name, reason, f"shorter steps: {_more(pool)}")
+
+
+def _down(summary: Summary, pool: PoolSummary) -> Found | None:
+    """KV has room, and requests wait for it while instances of the pool are down."""
+    events = () if summary.faults is None else summary.faults.events
+    down = [event for event in events if event.kind == "instance" and event.target.rpartition("-")[0] == pool.name]
+    if not down or (pool.kv_use_max or 0.0) >= FULL:
+        return None
+    first, others = down[0], len(down) - 1
+    until = "to the end" if first.until_s is None else f"to {first.until_s:.4g} s"
+    reason = f"{first.target} is down from {first.at_s:.4g} s {until}" + (f", and {others} others" if others else "")
+    return Found(Limit.FAULTS, pool.name, f"{reason}, and requests wait for it", f"spare instances: {_more(pool)}")
 
 
 def _before_decode(pool: PoolSummary) -> Found:
