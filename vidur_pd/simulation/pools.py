@@ -34,6 +34,7 @@ from aicb.iteration.workers import AttentionWorkerModel, WorkersModel
 from aicb.model.kv_groups import KvGroups
 from aicb.model.worker_split import WorkerSplit
 from aicb.operators.dispatch import ExpertDispatch
+from aicb.operators.drafter import Drafter
 from aicb.operators.memory import MemoryLimits, planned_memory
 from aicb.operators.worker_memory import attention_worker_memory, ffn_worker_memory
 from boundary.errors import InputError
@@ -181,22 +182,14 @@ def pool_model(config: SimulationConfig, pool: PoolConfig, model: Model, estimat
     precision = Precision(engine.weights or gpu.weights_of(model.published_weights), engine.kv)
     check_options(config, pool, model, drafting)
     overlap, longest, drafter = engine.overlap, _max_model_len(engine, model), None
-    dispatch = ExpertDispatch(engine.expert_dispatch.prefill, engine.expert_dispatch.decode)
+    dispatch = _dispatch(engine)
     policy = _policy(engine, pool)
     check_policy(pool, engine, policy, longest)
     if (asked := verified or fed) is not None:
         drafter = drafter_of(asked, engine_field(pool, "speculative"), (model, partition, precision), longest)
 
     split = worker_split_of(pool)
-    limits = MemoryLimits(
-        gpu_memory_utilization=engine.gpu_memory_utilization,
-        max_batched_tokens=engine.max_batched_tokens,
-        max_seqs=engine.max_seqs,
-        block_tokens=engine.block_tokens,
-        cuda_graphs=engine.cuda_graphs,
-        drafter=drafter,
-        dispatch=dispatch,
-    )
+    limits = memory_limits(engine, drafter)
     ffn_gpu, ffn_memory = ffn_gpu_of(config, pool), None
     try:
         if split is None:
@@ -273,6 +266,23 @@ def pool_model(config: SimulationConfig, pool: PoolConfig, model: Model, estimat
         workers=workers,
         ffn_weights_bytes=0 if ffn_memory is None else ffn_memory.weights,
     )
+
+
+def memory_limits(engine: EngineConfig, drafter: Drafter | None = None) -> MemoryLimits:
+    """What an engine sets that memory depends on."""
+    return MemoryLimits(
+        gpu_memory_utilization=engine.gpu_memory_utilization,
+        max_batched_tokens=engine.max_batched_tokens,
+        max_seqs=engine.max_seqs,
+        block_tokens=engine.block_tokens,
+        cuda_graphs=engine.cuda_graphs,
+        drafter=drafter,
+        dispatch=_dispatch(engine),
+    )
+
+
+def _dispatch(engine: EngineConfig) -> ExpertDispatch:
+    return ExpertDispatch(engine.expert_dispatch.prefill, engine.expert_dispatch.decode)
 
 
 def worker_split_of(pool: PoolConfig) -> WorkerSplit | None:

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from typing import Any
 import pytest
 import yaml
 
-from boundary.errors import Failure
+from boundary.errors import Failure, InputError
 from tests.forked_commands import run_forked
 from tests.vidur_pd.report.report_page import parse_page
 from tests.vidur_pd.search.spaces import BASE, space
@@ -25,6 +26,7 @@ from vidur_pd.search.evaluation.evaluation import Evaluator, Task, without_repea
 from vidur_pd.search.output.launch import dynamo_graph, launch_text
 from vidur_pd.search.proposals import proposer_of
 from vidur_pd.search.screening import INVALID, screen
+from vidur_pd.search.space.plan import Wish, plan_space
 from vidur_pd.search.workers import OnRay
 from vidur_pd.simulation.api import simulate
 
@@ -272,6 +274,32 @@ def test_a_plan_needs_no_configuration(tmp_path: Path) -> None:
     small = command("plan", "--model", "deepseek-v3", *words[2:6], "--gpus-max", "8", "-o", str(tmp_path / "no"))
     assert small.returncode == 2
     assert "--gpus-max: found 8, expected at least 16: deepseek-v3 needs 8 H200 per instance" in small.stderr
+
+
+def test_weights_in_fp8_of_a_checkpoint_in_bf16_are_asked_for() -> None:
+    example = REPOSITORY / "examples" / "qwen3-32b-two-gpus.yaml"
+    for framework in ("vllm", "sglang"):
+        asked = [f"engine.framework={framework}", "engine.weights=fp8"]
+        assert "--quantization" in launch_text(load_config(example, asked))
+        assert "--quantization" not in launch_text(load_config(example, asked[:1]))
+    assert "--quantization" not in launch_text(load_config(REPOSITORY / "examples" / "deepseek-v3-trace.yaml"))
+
+
+def test_a_plan_has_the_memory_that_the_engine_is_given() -> None:
+    """Llama-3.1-70B in bf16 leaves an H200 room for KV with 98 % of its memory, and none with 90 %."""
+    wish = Wish(
+        model="llama-3.1-70b",
+        gpu="h200",
+        workload=BASE["workload"],
+        gpus_max=2,
+        weights=None,
+        framework="vllm",
+        nic="400Gbps",
+        settings=["engine.gpu_memory_utilization=0.98"],
+    )
+    assert {"tp": 1} in plan_space(wish).dimensions["cluster.pools.prefill"]
+    with pytest.raises(InputError, match="needs 2 h200 per instance"):
+        plan_space(replace(wish, settings=["engine.gpu_memory_utilization=0.9"]))
 
 
 def test_what_to_launch_says_every_pool_with_its_role() -> None:

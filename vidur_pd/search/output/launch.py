@@ -77,11 +77,17 @@ def vllm_arguments(config: SimulationConfig, pool: PoolConfig) -> list[str]:
         "--enable-prefix-caching" if engine.prefix_caching else "--no-enable-prefix-caching",
         "--async-scheduling" if engine.async_scheduling else "--no-async-scheduling",
     ]
-    found += _optional(engine)
+    found += [*_quantisation(config, pool), *_optional(engine)]
     if config.hands_over(pool):
         transfer = {"kv_connector": "NixlConnector", "kv_role": VLLM_ROLES[pool.role]}
         found += ["--kv-transfer-config", json.dumps(transfer)]
     return found
+
+
+def _quantisation(config: SimulationConfig, pool: PoolConfig) -> list[str]:
+    """What makes fp8 of a checkpoint that is published in bf16, while it is loaded; both engines name it so."""
+    is_published = load_model(config.model).published_weights == "fp8"
+    return ["--quantization", "fp8"] if config.engine_of(pool).weights == "fp8" and not is_published else []
 
 
 def _optional(engine: EngineConfig) -> list[str]:
@@ -108,6 +114,7 @@ def sglang_arguments(config: SimulationConfig, pool: PoolConfig) -> list[str]:
         f"{engine.gpu_memory_utilization:g}",
     ]
     found += [] if engine.prefix_caching else ["--disable-radix-cache"]
+    found += _quantisation(config, pool)
     found += ["--kv-cache-dtype", "fp8_e4m3"] if engine.kv == "fp8" else []
     if config.hands_over(pool) and pool.role != "mixed":
         found += ["--disaggregation-mode", pool.role, "--disaggregation-transfer-backend", "nixl"]

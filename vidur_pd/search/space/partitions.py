@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from aicb import Gpu, Model, Partition, Precision, instance_memory
+from aicb import Gpu, Model, Partition, Precision
 from aicb.model.architecture import MoeFfn
+from aicb.operators.memory import MemoryLimits, planned_memory
 from boundary.errors import InputError
 
 SERVER_GPUS: Final = 8
@@ -15,7 +16,9 @@ WIDEST: Final = 32
 """GPUs of the widest expert-parallel instance that is tried."""
 
 
-def fitting_partitions(model: Model, gpu: Gpu, precision: Precision, most_gpus: int) -> list[Partition]:
+def fitting_partitions(
+    model: Model, gpu: Gpu, precision: Precision, limits: MemoryLimits, most_gpus: int
+) -> list[Partition]:
     """Partitions that leave room for KV, the fewest GPUs first.
 
     Tensor parallelism within a server (with its experts shared by the same GPUs), and for models with routed experts
@@ -27,7 +30,7 @@ def fitting_partitions(model: Model, gpu: Gpu, precision: Precision, most_gpus: 
     found, last = [], None
     for partition in _candidates(model, most_gpus):
         try:
-            instance_memory(model, partition, precision, gpu)
+            planned_memory(model, partition, precision, gpu, limits)
         except InputError as error:
             last = error
         else:

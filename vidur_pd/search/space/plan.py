@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 from aicb import Partition, Precision, canonical_gpu, get_gpu, load_model
 from boundary.errors import InputError
-from vidur_pd.config.file import apply_override
+from vidur_pd.config.file import apply_override, parse_config
 from vidur_pd.search.space.objective import Objective
 from vidur_pd.search.space.partitions import SERVER_GPUS, fitting_partitions
 from vidur_pd.search.space.space import MOST_POINTS, Space, make_space
+from vidur_pd.simulation.pools import memory_limits
 
 MOST_INSTANCES: Final = 16
 """Of a pool."""
@@ -39,8 +41,6 @@ def plan_space(wish: Wish) -> Space:
     """The space of deployments for a wish; least GPUs win. Raises: InputError."""
     model, gpu = load_model(wish.model), get_gpu(canonical_gpu(wish.gpu))
     weights = wish.weights or gpu.weights_of(model.published_weights)
-    precision = Precision(weights=weights, kv="bf16")  # type: ignore[arg-type]  # checked by the configuration
-    partitions = fitting_partitions(model, gpu, precision, wish.gpus_max)
     base: dict[str, Any] = {
         "model": wish.model,
         "hardware": wish.gpu,
@@ -54,6 +54,9 @@ def plan_space(wish: Wish) -> Space:
     }
     for setting in wish.settings:
         apply_override(base, setting)
+    engine = parse_config(deepcopy(base), Path(), "plan").engine
+    precision = Precision(engine.weights or gpu.weights_of(model.published_weights), engine.kv)
+    partitions = fitting_partitions(model, gpu, precision, memory_limits(engine), wish.gpus_max)
     choices = [_choice(partition) for partition in partitions]
     least = min(_gpus(partition) for partition in partitions)
     if 2 * least > wish.gpus_max:
