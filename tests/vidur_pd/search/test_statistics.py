@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from vidur_pd.execution.promise.promise import InstancePromise, _full_batches
-from vidur_pd.search.capacity.bisection import bisect_load
+from vidur_pd.search.capacity.bisection import Bracket, bisect_load
 from vidur_pd.search.capacity.confidence import share_interval, wilson
 
 
@@ -33,6 +33,17 @@ def test_bisection_brackets_the_limit_and_runs_each_load_once(limit: float, star
 def test_bisection_of_clients_ends_at_neighbours(limit: int, start: float) -> None:
     found = bisect_load(lambda load: load <= limit, start, 1e-9, whole=True)
     assert (found.highest_met, found.lowest_missed) == (limit, limit + 1)
+
+
+def test_a_limit_that_no_load_keeps_ends_the_search_at_a_thousandth_of_its_beginning() -> None:
+    tried: list[float] = []
+
+    def holds(load: float) -> bool:
+        tried.append(load)
+        return False
+
+    assert bisect_load(holds, 8.0, 0.01) == Bracket(None, 8.0 / 512)
+    assert tried == [8.0 / 2**halvings for halvings in range(10)]
 
 
 def test_bisection_says_where_a_side_was_not_found() -> None:

@@ -8,7 +8,9 @@ from dataclasses import dataclass
 from typing import Final
 
 MOST_DOUBLINGS: Final = 30
-"""From where the search begins, up or down."""
+"""From where the search begins upwards."""
+LEAST_SHARE: Final = 1e-3
+"""Of the load at which the search begins: below it requests hardly meet, so that less load changes nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +49,8 @@ def bisect_load(
         else:
             missed = load
             following = rounded(load / step)
+            if following < LEAST_SHARE * start:
+                break
         if (met is not None and missed is not None) or following == load:
             break
         load = following

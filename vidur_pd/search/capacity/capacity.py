@@ -165,7 +165,9 @@ def find_capacity(config: SimulationConfig, *, seeds: int = 1, tolerance: float 
             lambda load: loads.at(load).is_met_surely, limit.highest_met, 2 * tolerance, step=1.1, whole=is_whole
         )
         surely_met = below.highest_met
-    if limit.lowest_missed is not None:
+    if limit.highest_met is None and limit.lowest_missed is not None:
+        surely_missed = limit.lowest_missed if loads.at(limit.lowest_missed).is_missed_surely else None
+    elif limit.lowest_missed is not None:
         above = bisect_load(
             lambda load: not loads.at(load).is_missed_surely,
             limit.lowest_missed,
