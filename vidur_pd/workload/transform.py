@@ -59,6 +59,11 @@ def at_rate(workload: Workload, per_s: float) -> Workload:
     return _noted(replace(workload, arrived_ps=scaled), f"{per_s:g} requests/s")
 
 
+def least_rate(workload: Workload) -> float:
+    """Requests per second that `at_rate` can make of a workload, and not less: its last arrival is within the clock."""
+    return (len(workload) - 1) * int(workload.arrived_ps[-1]) / max(1, workload.span_ps) / (MAX_ARRIVAL_S - 1.0)
+
+
 def length_scaled(workload: Workload, prefill_factor: float, decode_factor: float) -> Workload:
     """Multiplies prompt and output lengths, rounded and at least 1; shorter prompts keep their leading blocks.
 

@@ -35,14 +35,14 @@ def test_bisection_of_clients_ends_at_neighbours(limit: int, start: float) -> No
     assert (found.highest_met, found.lowest_missed) == (limit, limit + 1)
 
 
-def test_a_limit_that_no_load_keeps_ends_the_search_at_a_thousandth_of_its_beginning() -> None:
+def test_a_limit_that_no_load_keeps_ends_the_search_at_the_least_load() -> None:
     tried: list[float] = []
 
     def holds(load: float) -> bool:
         tried.append(load)
         return False
 
-    assert bisect_load(holds, 8.0, 0.01) == Bracket(None, 8.0 / 512)
+    assert bisect_load(holds, 8.0, 0.01, least=0.01) == Bracket(None, 8.0 / 512)
     assert tried == [8.0 / 2**halvings for halvings in range(10)]
 
 

@@ -8,9 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 MOST_DOUBLINGS: Final = 30
-"""From where the search begins upwards."""
-LEAST_SHARE: Final = 1e-3
-"""Of the load at which the search begins: below it requests hardly meet, so that less load changes nothing."""
+"""From where the search begins, up or down."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +22,13 @@ class Bracket:
 
 
 def bisect_load(
-    holds: Callable[[float], bool], start: float, tolerance: float, *, step: float = 2.0, whole: bool = False
+    holds: Callable[[float], bool],
+    start: float,
+    tolerance: float,
+    *,
+    step: float = 2.0,
+    whole: bool = False,
+    least: float = 0.0,
 ) -> Bracket:
     """Brackets the limit by factors of ``step`` from ``start`` on, then halves the ratio to 1 + ``tolerance``.
 
@@ -33,6 +37,7 @@ def bisect_load(
         start: the first load.
         tolerance: ends where the lowest miss is at most this part above the highest load that is met.
         step: factor between the first loads.
+        least: less load is not tried.
         whole: loads are whole numbers, of clients; the search ends at neighbours.
     """
 
@@ -49,7 +54,7 @@ def bisect_load(
         else:
             missed = load
             following = rounded(load / step)
-            if following < LEAST_SHARE * start:
+            if following < least:
                 break
         if (met is not None and missed is not None) or following == load:
             break

@@ -33,12 +33,14 @@ from vidur_pd.simulation.simulation import Simulation
 from vidur_pd.simulation.state import assemble
 from vidur_pd.workload import Workload
 from vidur_pd.workload.pacing import NOBODY
-from vidur_pd.workload.transform import at_rate
+from vidur_pd.workload.transform import at_rate, least_rate
 
 BEGIN_BELOW_CEILING: Final = 0.7
 """Share of the promised ceiling at which the search begins."""
 CERTAIN: Final = 3.0
 """Times the allowed share beyond a limit at which a run ends early: far outside of every interval."""
+LEAST_SHARE: Final = 1e-3
+"""Of the rate at which the search begins: the least that is tried."""
 UNIT: Final = {"rate": "requests/s", "clients": "clients"}
 
 
@@ -124,6 +126,12 @@ class _Loads:
         rate = BEGIN_BELOW_CEILING * (promise.ceiling_per_s or 1.0)
         return rate if self.kind == "rate" else max(1.0, rate * (promise.e2e_s if np.isfinite(promise.e2e_s) else 1.0))
 
+    def least(self) -> float:
+        """A load at which requests hardly meet, so that less changes nothing."""
+        if self.kind == "clients":
+            return 0.0
+        return max(LEAST_SHARE * self.start(), *(least_rate(workload) for workload in self._workloads))
+
     def at(self, load: float) -> AtLoad:
         if load not in self.tried:
             runs = [self._run(*each, load) for each in zip(self._configs, self._workloads, strict=True)]
@@ -158,7 +166,9 @@ def find_capacity(config: SimulationConfig, *, seeds: int = 1, tolerance: float 
     """
     loads = _Loads(config, seeds)
     is_whole = loads.kind == "clients"
-    limit = bisect_load(lambda load: loads.at(load).is_met, loads.start(), tolerance, whole=is_whole)
+    limit = bisect_load(
+        lambda load: loads.at(load).is_met, loads.start(), tolerance, whole=is_whole, least=loads.least()
+    )
     surely_met = surely_missed = None
     if limit.highest_met is not None:
         below = bisect_load(

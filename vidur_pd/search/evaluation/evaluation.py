@@ -33,7 +33,7 @@ from vidur_pd.simulation.pools import PoolModels
 from vidur_pd.simulation.simulation import Simulation
 from vidur_pd.simulation.state import assemble
 from vidur_pd.workload import Workload, generator, load_workload
-from vidur_pd.workload.transform import at_rate, picked
+from vidur_pd.workload.transform import at_rate, least_rate, picked
 
 POOLS_KEPT: Final = 256
 """Of which a process keeps prices: some megabytes each."""
@@ -90,7 +90,7 @@ class Evaluator:
             tried[per_s] = run_once(plan, at_rate(workload, per_s), cost)
             return tried[per_s].is_met
 
-        bracket = bisect_load(is_met, task.start_per_s or 1.0, TOLERANCE)
+        bracket = bisect_load(is_met, task.start_per_s or 1.0, TOLERANCE, least=least_rate(workload))
         best = tried[bracket.highest_met] if bracket.highest_met is not None else next(iter(tried.values()))
         return replace(best, runs=len(tried))
 
