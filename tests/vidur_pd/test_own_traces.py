@@ -58,6 +58,24 @@ def test_a_column_that_is_another_may_have_our_name(tmp_path: Path) -> None:
     assert loaded(tmp_path, text, columns=COLUMNS).prefill_tokens.tolist() == [900]
 
 
+def test_keys_of_json_lines_have_names_of_their_own_too(tmp_path: Path) -> None:
+    text = (
+        '{"ts": 1764144000000, "n_in": 900, "n_out": 120}\n'
+        '{"ts": 1764144001500, "n_in": 2100, "n_out": 80, "prefill_tokens": 1}\n'
+    )
+    found = loaded(tmp_path, text, columns=COLUMNS, time_unit="ms")
+    assert found.arrived_ps.tolist() == [0, 1_500_000_000_000]
+    assert found.prefill_tokens.tolist() == [900, 2100]
+    with pytest.raises(
+        InputError, match=r"line 1: found no key 'who', expected it for columns.session, or one of 'ts'"
+    ):
+        loaded(tmp_path, text, columns={**COLUMNS, "session": "who"}, time_unit="ms")
+    with pytest.raises(InputError, match=r"line 2: n_out: found no such key"):
+        loaded(tmp_path, text.replace('2100, "n_out"', '2100, "n"'), columns=COLUMNS, time_unit="ms")
+    with pytest.raises(InputError, match=r"line 2: 'n_in': found 'many', expected a whole number"):
+        loaded(tmp_path, text.replace("2100", '"many"'), columns=COLUMNS, time_unit="ms")
+
+
 def test_what_is_not_in_the_file_is_named_with_what_is(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"line 1: found no column 'when', expected it for columns.arrived_at_s, or"):
         loaded(tmp_path, columns={**COLUMNS, "arrived_at_s": "when"})

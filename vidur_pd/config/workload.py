@@ -54,8 +54,8 @@ class TraceWorkload(_AtRate):
     """Relative to the configuration file; ``.gz`` is read as it is."""
     format: Literal["auto"] | TraceFormat = "auto"
     columns: dict[TraceColumn, Annotated[str, Field(min_length=1)]] | None = None
-    """Of a CSV file of one's own, by the names that format ``csv`` has: ``{arrived_at_s: ts, prefill_tokens: n_in,
-    decode_tokens: n_out}``."""
+    """Of a CSV file, or keys of JSON lines, of one's own, by the names that format ``csv`` has: ``{arrived_at_s: ts,
+    prefill_tokens: n_in, decode_tokens: n_out}``."""
     time_unit: TimeUnit = "s"
     """Of its ``arrived_at_s``; ``date_time``: as 2026-11-26 08:15:00.5."""
     skip_zero_output: bool = False

@@ -161,10 +161,11 @@ TIMES: dict[TimeUnit, tuple[Callable[[str | int | Decimal], int], str]] = {
 """How a time is read, and what a valid one looks like, by its unit."""
 
 
-def own_layout(unit: TimeUnit) -> Layout:
-    """Of a CSV file whose columns have names of their own: it begins at zero."""
+def own_layout(unit: TimeUnit, first_line: str) -> Layout:
+    """Of CSV columns, or keys of JSON lines, that have names of their own: it begins at zero."""
     time_to_ps, text = TIMES[unit]
-    return replace(LAYOUTS["csv"], time_to_ps=time_to_ps, time_text=text, is_absolute=True)
+    is_json = first_line.lstrip().startswith("{")
+    return replace(LAYOUTS["csv"], time_to_ps=time_to_ps, time_text=text, is_absolute=True, is_json=is_json)
 
 
 def csv_columns(header: str) -> list[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gzip
 import zlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from operator import itemgetter
@@ -81,7 +81,7 @@ def read_trace(
                 rows: Iterable[_Row] = (_Row(1, *row) for row in bench)
             else:
                 own = selection.columns or {}
-                rows = _json_rows(file, path, layout) if layout.is_json else _csv_rows(file, path, layout, own)
+                rows = (_json_rows if layout.is_json else _csv_rows)(file, path, layout, own)
             checker = RowChecker(path, layout, selection.columns or {})
             workload = _collect(rows, checker, selection)
     except UnicodeDecodeError:
@@ -97,7 +97,7 @@ def _layout(
     path: Path, first_line: str, trace_format: Literal["auto"] | TraceFormat, selection: TraceSelection
 ) -> tuple[TraceFormat, Layout]:
     if selection.columns is not None:
-        return "csv", own_layout(selection.time_unit)
+        return "csv", own_layout(selection.time_unit, first_line)
     name = detect_format(path, first_line) if trace_format == "auto" else trace_format
     return name, LAYOUTS[name]
 
@@ -155,41 +155,40 @@ def _csv_rows(
 def _renamed(header: list[str], own_columns: Mapping[TraceColumn, str], path: Path) -> list[str]:
     """The header with the names of the format; columns of the same name that stand for nothing lose it."""
     names = [name.strip() for name in header]
-    for ours, theirs in own_columns.items():
-        if theirs not in names:
-            raise InputError(
-                f"{path}: line 1: found no column {quoted(theirs)}, expected it for columns.{ours}, "
-                f"or one of {', '.join(map(quoted, names))}"
-            )
+    _check_own(own_columns, names, "column", path)
     ours_of = {theirs: ours for ours, theirs in own_columns.items()}
     return [ours_of.get(name, "" if name in own_columns else name) for name in names] if own_columns else header
 
 
-def _json_rows(file: Iterable[str], path: Path, layout: Layout) -> Iterator[_Row]:
+def _check_own(own: Mapping[TraceColumn, str], found: Sequence[str], what: str, path: Path) -> None:
+    """Whether the first line of a file has all names that stand for ours. Raises: InputError."""
+    for ours, theirs in own.items():
+        if theirs not in found:
+            raise InputError(
+                f"{path}: line 1: found no {what} {quoted(theirs)}, expected it for columns.{ours}, "
+                f"or one of {', '.join(map(quoted, found))}"
+            )
+
+
+def _json_rows(file: Iterable[str], path: Path, layout: Layout, own_keys: Mapping[TraceColumn, str]) -> Iterator[_Row]:
     decoder = json_decoder(parse_float=Decimal)
+    theirs: dict[str | None, str | None] = dict(own_keys.items())
+    needed = [theirs.get(key, key) for key in (layout.arrival, layout.prefill, layout.decode)]
+    optional = ("request_id", "hash_ids", "hash_block_tokens", "hashed_tokens", layout.session, layout.parent, "turn")
+    of_classes = ("class", "priority", "max_output_tokens") if layout.has_classes else ()
+    keys = [*needed, *(theirs.get(key, key) for key in (*optional, *of_classes))]
     for line, text in enumerate(file, start=1):
         if not text.strip():
             continue
         record = parse_json(text, f"{path}: line {line}", "one JSON object", decoder)
         if not isinstance(record, dict):
             raise InputError(f"{path}: line {line}: found {quoted(record)}, expected one JSON object")
-        for key in (layout.arrival, layout.prefill, layout.decode):
+        if line == 1:
+            _check_own(own_keys, list(record), "key", path)
+        for key in needed:
             if key not in record:
                 raise InputError(f"{path}: line {line}: {key}: found no such key, expected a value")
-        yield _Row(
-            line,
-            record[layout.arrival],
-            record[layout.prefill],
-            record[layout.decode],
-            record.get("request_id"),
-            record.get("hash_ids"),
-            record.get("hash_block_tokens"),
-            record.get("hashed_tokens"),
-            record.get(layout.session),
-            record.get(layout.parent),
-            record.get("turn"),
-            *map(record.get, ("class", "priority", "max_output_tokens") if layout.has_classes else ()),
-        )
+        yield _Row(line, *map(record.get, keys))
 
 
 def _timed(
