@@ -253,3 +253,16 @@ def test_a_full_batch_with_drafts_replays_graphs() -> None:
     engine = {"speculative": {"drafts": 2, "acceptance": 0.0}, "max_seqs": 2}
     one, two = (simulate(config([pool("m", "mixed")], engine=engine), [(0, 100, 20)] * requests) for requests in (1, 2))
     assert mean_ms(two, "tpot") < 1.2 * mean_ms(one, "tpot")
+
+
+def test_experts_that_are_cut_through_fp8_blocks_are_simulated_with_a_warning(caplog: pytest.LogCaptureFixture) -> None:
+    """768 columns over 4 GPUs leave 192; bf16, EP and TP 2 are whole."""
+    fp8 = {"model": "qwen3-30b-a3b", "engine": {"weights": "fp8"}}
+    for sections, degrees in ((fp8, {"tp": 2}), (fp8, {"tp": 4, "ep": 4}), ({"model": "qwen3-30b-a3b"}, {"tp": 4})):
+        simulate(config([pool("m", "mixed", **degrees)], **sections), [(0, 100, 2)])
+    assert caplog.messages == []
+    simulate(config([pool("m", "mixed", tp=4)], **fp8), [(0, 100, 2)])
+    assert caplog.messages == [
+        "cluster.pools.m.tp: found 4, which leaves a GPU 192 columns of an expert: vLLM and SGLang refuse an fp8 "
+        "checkpoint whose blocks of 128 are cut; expected at most 2, or ep 4"
+    ]

@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from aicb import Drafting, Model, MoeLayout, Partition
 from aicb.model.architecture import MoeFfn
+from aicb.model.precision import SCALE_BLOCK
 from aicb.operators.memory import InstanceMemory
 from boundary.errors import InputError
 from vidur_pd.config import NAMED_POLICIES, EngineConfig, PoolConfig, SimulationConfig
@@ -23,6 +24,8 @@ def check_options(config: SimulationConfig, pool: PoolConfig, model: Model, draf
         _check_ffn_workers(config, pool, engine)
         return
     _check_experts(pool, engine, partition, model)
+    if (engine.weights or model.published_weights) == "fp8":
+        _warn_of_blocks(pool, partition, model)
     _check_changing_experts(pool, engine, partition, model)
     _check_scheduling(pool, engine, drafting)
     _check_drafting(config, pool, drafting)
@@ -148,6 +151,28 @@ def _check_experts(pool: PoolConfig, engine: EngineConfig, partition: Partition,
             place,
             partition.dp,
             partition.dp * pool.instances,
+        )
+
+
+def _warn_of_blocks(pool: PoolConfig, partition: Partition, model: Model) -> None:
+    """Experts that tensor parallelism cuts through blocks of fp8 weights are simulated, but no engine loads them."""
+    if partition.moe_layout is not MoeLayout.TENSOR:
+        return
+    for columns in sorted({kind.ffn.intermediate for kind in model.kinds if isinstance(kind.ffn, MoeFfn)}):
+        whole = [
+            tp for tp in range(1, partition.tp + 1) if partition.tp % tp == 0 and columns % (tp * SCALE_BLOCK) == 0
+        ]
+        if partition.tp in whole or columns % partition.tp:
+            continue
+        _log.warning(
+            "cluster.pools.%s.tp: found %d, which leaves a GPU %d columns of an expert: vLLM and SGLang refuse an fp8 "
+            "checkpoint whose blocks of %d are cut; expected at most %d, or ep %d",
+            pool.name,
+            partition.tp,
+            columns // partition.tp,
+            SCALE_BLOCK,
+            max(whole, default=1),
+            partition.tp,
         )
 
 
