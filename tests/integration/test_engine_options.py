@@ -266,3 +266,30 @@ def test_experts_that_are_cut_through_fp8_blocks_are_simulated_with_a_warning(ca
         "cluster.pools.m.tp: found 4, which leaves a GPU 192 columns of an expert: vLLM and SGLang refuse an fp8 "
         "checkpoint whose blocks of 128 are cut; expected at most 2, or ep 4"
     ]
+
+
+def test_weights_are_as_published_unless_stated() -> None:
+    """The checkpoint of DeepSeek-V3 is fp8, of Qwen3-8B bf16, of gpt-oss mxfp4; an A100 has no fp8."""
+    for model, hardware, tp, published in (
+        ("deepseek-v3", "h200", 8, "fp8"),
+        ("qwen3-8b", "h200", 1, "bf16"),
+        ("gpt-oss-20b", "h200", 1, "mxfp4"),
+        ("minimax-m2", "a100", 8, "bf16"),
+    ):
+        sections = {"model": model, "hardware": hardware}
+        pools = [pool("m", "mixed", tp=tp, ep=tp)]
+        found = simulate(config(pools, **sections), [(0, 900, 4)]).table.e2e_ps
+        stated = simulate(config(pools, **sections, engine={"weights": published}), [(0, 900, 4)]).table.e2e_ps
+        assert found.tolist() == stated.tolist()
+
+
+def test_gpt_oss_is_captured_up_to_1024_tokens() -> None:
+    """Prompts within it replay graphs; those beyond are launched one by one."""
+    one = [pool("m", "mixed")]
+    shares = []
+    for tokens in (900, 1100):
+        result = simulate(config(one, model="gpt-oss-20b"), [(0, tokens, 1)])
+        share = result.summary.pools[0].prompts_host_share
+        assert share is not None
+        shares.append(share)
+    assert shares[0] < 0.3 < 0.5 < shares[1]
