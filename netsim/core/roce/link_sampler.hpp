@@ -47,7 +47,7 @@ class LinkSampler {
     const TimeSeries& series() const { return series_; }
 
   private:
-    static constexpr std::size_t kMostSamples = std::size_t{1} << 24;  // of all links, 40 bytes each
+    static constexpr std::size_t kMostSamples = std::size_t{1} << 23;  // of all links, 40 bytes each
     TimePs interval_ps_ = 0, next_ps_ = kNever;
     TimeSeries series_;
 };
