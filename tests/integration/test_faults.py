@@ -385,6 +385,19 @@ def test_waits_for_an_instance_that_is_down_are_faults_and_no_lack_of_kv() -> No
     assert found.reason == "d-0 is down from 0.1 s to 5.1 s, and requests wait for it"
 
 
+def test_one_instance_of_two_that_is_down_does_not_make_waits_faults() -> None:
+    rows = [(20 * index, 1000, 20) for index in range(40)]
+    down = {"kind": "instance", "instance": "d-0", "at_s": 0.1, "for_s": 5.0}
+    both = [down, {**down, "instance": "d-1", "at_s": 0.2}]
+    pools = [pool("p", "prefill"), pool("d", "decode", instances=2)]
+    for faults, is_outage in (([down], False), (both, True)):
+        sections = {"slo": {"ttft_s": 0.5, "tpot_s": 0.1}, "faults": faults}
+        found = simulate(config(pools, **sections), requests(rows)).summary.verdict
+        assert found is not None
+        assert (found.limit == Limit.FAULTS) == is_outage
+    assert found.reason == "every instance of d is down from 0.2 s to 5.1 s, and requests wait for it"
+
+
 def test_faults_may_overlap() -> None:
     """Two reasons for one instance to be down: it is back when the second ends; pace is a product and returns to 1."""
     faults = [

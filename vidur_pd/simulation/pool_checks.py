@@ -24,8 +24,6 @@ def check_options(config: SimulationConfig, pool: PoolConfig, model: Model, draf
         _check_ffn_workers(config, pool, engine)
         return
     _check_experts(pool, engine, partition, model)
-    if (engine.weights or model.published_weights) == "fp8":
-        _warn_of_blocks(pool, partition, model)
     _check_changing_experts(pool, engine, partition, model)
     _check_scheduling(pool, engine, drafting)
     _check_drafting(config, pool, drafting)
@@ -154,7 +152,7 @@ def _check_experts(pool: PoolConfig, engine: EngineConfig, partition: Partition,
         )
 
 
-def _warn_of_blocks(pool: PoolConfig, partition: Partition, model: Model) -> None:
+def warn_of_blocks(pool: PoolConfig, partition: Partition, model: Model) -> None:
     """Experts that tensor parallelism cuts through blocks of fp8 weights are simulated, but no engine loads them."""
     if partition.moe_layout is not MoeLayout.TENSOR:
         return

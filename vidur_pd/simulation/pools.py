@@ -55,6 +55,7 @@ from vidur_pd.simulation.pool_checks import (
     expert_kinds,
     is_own,
     that_fit,
+    warn_of_blocks,
 )
 
 
@@ -181,6 +182,8 @@ def pool_model(config: SimulationConfig, pool: PoolConfig, model: Model, estimat
     drafting = None if verified is None else drafting_of(verified)
     precision = Precision(engine.weights or gpu.weights_of(model.published_weights), engine.kv)
     check_options(config, pool, model, drafting)
+    if precision.weights == "fp8" and pool.ffn is None:
+        warn_of_blocks(pool, partition, model)
     overlap, longest, drafter = engine.overlap, _max_model_len(engine, model), None
     dispatch = _dispatch(engine)
     policy = _policy(engine, pool)
