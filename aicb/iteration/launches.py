@@ -75,8 +75,9 @@ CALLS = {
 """One call with all that it launches: attention with writing KV (FlashAttention-3; 131 us in Qwen3-8B and 154 in
 Qwen3-30B-A3B, 55 and 45 to write, 31 for each of the two operators around them), the same of MLA for a prompt, which
 expands its KV, the rule in chunks with its convolution, experts with router and what sorts tokens (Triton).
-In mxfp4, of gpt-oss-20b, 12.7 and 12.3 calls of attention in two sessions
-(``tests/data/engine/vllm-h100-tp1-gpt-oss-20b.json.gz``)."""
+In mxfp4, of gpt-oss-20b, 12.7 calls of attention in one session and 12.3 in another
+(``tests/data/engine/vllm-h100-tp1-gpt-oss-20b*.json.gz``)."""
+EXPERTS_BY_WEIGHTS = {"bf16": "experts", "fp8": "experts_fp8", "mxfp4": "experts_mxfp4"}
 FORWARD, FIRST = 10.0, 0.3
 """A forward pass besides its layers, and the share of a call by which the first ones of experts and of the delta rule
 take longer."""
@@ -189,8 +190,7 @@ def _calls(attention: Iterable[Operator], others: Iterable[Operator]) -> dict[st
         elif operator.name == "gdn_prefill":
             calls["delta_rule"] += operator.count
         elif operator.name == "moe_down":
-            dtype = getattr(operator.kernel, "dtype", None)
-            calls[f"experts_{dtype}" if f"experts_{dtype}" in CALLS else "experts"] += operator.count
+            calls[EXPERTS_BY_WEIGHTS[_dtype(operator)]] += operator.count
     return dict(calls)
 
 
@@ -221,7 +221,12 @@ def _launching(operator: Operator, launches: int) -> float:
 
 
 def _is_fp8(operator: Operator) -> bool:
-    return getattr(operator.kernel, "dtype", None) == "fp8"
+    return _dtype(operator) == "fp8"
+
+
+def _dtype(operator: Operator) -> str:
+    """Format of its kernel's weights; empty where it has none."""
+    return str(getattr(operator.kernel, "dtype", ""))
 
 
 def _is_activation_with_quantisation(operator: Operator) -> bool:

@@ -395,7 +395,7 @@ def test_one_instance_of_two_that_is_down_does_not_make_waits_faults() -> None:
         found = simulate(config(pools, **sections), requests(rows)).summary.verdict
         assert found is not None
         assert (found.limit == Limit.FAULTS) == is_outage
-    assert found.reason == "every instance of d is down from 0.2 s to 5.1 s, and requests wait for it"
+    assert found.reason == "d-1 is down from 0.2 s to 5.2 s like all others, and requests wait for it"
 
 
 def test_faults_may_overlap() -> None:

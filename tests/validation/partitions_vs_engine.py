@@ -49,8 +49,9 @@ MODELS = (
     "tp1-qwen3-235b-a22b-fp8-l5",
     "tp1-qwen3-235b-a22b-fp8-l5-later",
     "tp1-gpt-oss-20b",
+    "tp1-gpt-oss-20b-later",
 )
-"""On one GPU; all but the last are cut to as many layers as the name says."""
+"""On one GPU; all but gpt-oss are cut to as many layers as the name says."""
 HOST = "xeon-vm-32-h100"
 """Of one worker on a machine of the same kind, stamped inside."""
 OWN = "own"

@@ -19,9 +19,13 @@ from tests.validation.partitions_vs_engine import (
 )
 from vidur_pd.metrics.sources import OTHER_HOST_ERROR, OWN_HOST_ERROR
 
-GPT_OSS = "tp1-gpt-oss-20b"
-KNOWN_KERNELS = [server for server in MODELS if server != GPT_OSS]
-"""All but mxfp4, whose products were measured nowhere."""
+GPT_OSS = ("tp1-gpt-oss-20b", "tp1-gpt-oss-20b-later")
+"""Its mxfp4 products were measured nowhere: nothing of it is within limits."""
+KNOWN_KERNELS = [server for server in MODELS if server not in GPT_OSS]
+LIMIT = 0.06
+"""Wanted relative error of prompts and decodes."""
+LIMITS = {"ttft": 0.15, "tpot": 0.06, "e2e": 0.06}
+"""Wanted relative errors of means and of P90 of a serving run."""
 DECODE_MISSES = {
     ("tp1-qwen3-32b-fp8-l16", "decode of 128 x 512"),
     ("tp1-glm-4.5-air-l4", "decode of 1 x 512"),
@@ -32,22 +36,20 @@ DECODE_MISSES = {
     ("tp1-qwen3-235b-a22b-fp8-l5-later", "decode of 8 x 4096"),
 }
 """6.5 % slow; 11 and 61 % fast; 11 % slow; 26, 26 and 11 % fast. One request of so few layers waits for its host."""
-LONG_PROMPTS_WITHIN = {
-    "tp1-llama-3.1-8b-l16": 0.05,
-    "tp1-qwen3-32b-fp8-l16": 0.03,
-    "tp1-mixtral-8x7b-l4": 0.05,
-    "tp1-glm-4.5-air-l4": 0.06,
-    "tp1-qwen3-235b-a22b-fp8-l5": 0.14,
-    "tp1-qwen3-235b-a22b-fp8-l5-later": 0.08,
-    GPT_OSS: 0.34,
+LONG_PROMPTS = (4096, 8192, 12000)
+"""Which no host holds up."""
+PROMPT_MISSES = {
+    *(("tp1-qwen3-235b-a22b-fp8-l5", tokens) for tokens in LONG_PROMPTS),
+    ("tp1-qwen3-235b-a22b-fp8-l5-later", 8192),
 }
-"""From 4,096 tokens on, which no host holds up but gpt-oss's."""
-SERVING_WITHIN = {
-    "tp1-llama-3.1-8b-l16": {"ttft": 0.15, "tpot": 0.06, "e2e": 0.06},
-    "tp1-qwen3-32b-fp8-l16": {"ttft": 0.15, "tpot": 0.062, "e2e": 0.062},
-    "tp1-mixtral-8x7b-l4": {"ttft": 0.15, "tpot": 0.06, "e2e": 0.06},
-    "tp1-glm-4.5-air-l4": {"ttft": 0.25, "tpot": 0.16, "e2e": 0.19},
+"""8 to 13 % slow, 7 % slow."""
+SERVING = ("tp1-llama-3.1-8b-l16", "tp1-qwen3-32b-fp8-l16", "tp1-mixtral-8x7b-l4", "tp1-glm-4.5-air-l4")
+SERVING_MISSES = {
+    ("tp1-qwen3-32b-fp8-l16", "tpot"): ("mean",),
+    ("tp1-qwen3-32b-fp8-l16", "e2e"): ("mean",),
+    **{("tp1-glm-4.5-air-l4", latency): ("mean", "P90") for latency in LIMITS},
 }
+"""6.0 and 6.1 % slow; 9 to 24 % fast, on a host half as fast as the default, with experts that launch longer."""
 
 
 @pytest.mark.parametrize("server", KNOWN_KERNELS)
@@ -55,34 +57,39 @@ def test_models_decode_as_measured(server: str) -> None:
     rows = compare_decodes(server)
     assert len(rows) == 6
     for row in rows:
-        assert (abs(row.error) <= 0.06) != ((server, row.name) in DECODE_MISSES), f"{row.name}: {row.error:+.1%}"
+        assert (abs(row.error) <= LIMIT) != ((server, row.name) in DECODE_MISSES), f"{row.name}: {row.error:+.1%}"
 
 
-def test_decodes_of_gpt_oss_are_fast_as_its_products_are_estimates() -> None:
-    errors = [row.error for row in compare_decodes(GPT_OSS)]
-    assert -0.24 < min(errors) < max(errors) < -0.07
+@pytest.mark.parametrize("server", GPT_OSS)
+def test_gpt_oss_is_fast_as_its_products_are_estimates(server: str) -> None:
+    errors = [row.error for row in (*compare_decodes(server), *compare_prompts(server)[-3:])]
+    assert len(errors) == 9
+    assert -0.40 < min(errors) < max(errors) < -LIMIT
 
 
-@pytest.mark.parametrize("server", MODELS)
+@pytest.mark.parametrize("server", KNOWN_KERNELS)
 def test_long_prompts_take_as_long_as_measured(server: str) -> None:
-    rows = [row for row in compare_prompts(server) if int(row.name.split()[-1]) >= 4096]
-    assert len(rows) == 3
-    assert max(abs(row.error) for row in rows) <= LONG_PROMPTS_WITHIN[server]
+    rows = {int(row.name.split()[-1]): row for row in compare_prompts(server)}
+    for tokens in LONG_PROMPTS:
+        row = rows[tokens]
+        assert (abs(row.error) <= LIMIT) != ((server, tokens) in PROMPT_MISSES), f"{row.name}: {row.error:+.1%}"
 
 
 def test_all_prompts_of_a_dense_fp8_model_take_as_long_as_measured() -> None:
     """Its session had the speed of the default host."""
     for host in (None, OWN):
         rows = compare_prompts("tp1-qwen3-32b-fp8-l16", host)
-        assert max(abs(row.error) for row in rows) <= 0.051
+        assert max(abs(row.error) for row in rows) <= LIMIT
 
 
-@pytest.mark.parametrize("server", SERVING_WITHIN)
+@pytest.mark.parametrize("server", SERVING)
 def test_models_serve_as_measured(server: str) -> None:
-    """Of GLM-4.5-Air the host was twice as slow as the default, and its experts launch longer (below)."""
-    for row in compare_serving(server, "serve_6.0"):
-        _, latency, _ = row.name.split()
-        assert abs(row.error) <= SERVING_WITHIN[server][latency], f"{row.name}: {row.error:+.1%}"
+    rows = compare_serving(server, "serve_6.0")
+    assert len(rows) == 6
+    for row in rows:
+        _, latency, figure = row.name.split()
+        is_met = abs(row.error) <= LIMITS[latency]
+        assert is_met != (figure in SERVING_MISSES.get((server, latency), ())), f"{row.name}: {row.error:+.1%}"
 
 
 @pytest.mark.parametrize(
@@ -91,6 +98,7 @@ def test_models_serve_as_measured(server: str) -> None:
         ("tp1-mixtral-8x7b-l4", "experts", 0.08),
         ("tp1-qwen3-235b-a22b-fp8-l5", "experts_fp8", 0.05),
         ("tp1-qwen3-235b-a22b-fp8-l5-later", "experts_fp8", 0.01),
+        ("tp1-gpt-oss-20b-later", "experts_mxfp4", 0.03),
     ],
 )
 def test_calls_of_experts_launch_as_long_as_in_other_models(server: str, call: str, within: float) -> None:
@@ -106,12 +114,12 @@ def test_calls_of_experts_with_a_router_in_fp32_launch_twice_as_long() -> None:
 
 
 def test_hosts_differ_as_stated_errors_say() -> None:
-    """Of 14 recordings the default is the fastest. Two machines with 16 cores differed by 2.4 within half an hour."""
+    """Of 15 recordings the default is the fastest. Two machines with 16 cores differed by 2.4 within half an hour."""
     of_models = [measurement(server)["host"]["eager_launch_us"] for server in MODELS]
     recorded = [load_host(name).eager_launch_us for name in (*known_hosts(), str(FOLDER / "xeon-vm-32-h100.yaml"))]
     recorded += [measurement(server)["host"]["eager_launch_us"] for server in LATER] + of_models
     launches_us, default_us = np.array(recorded), HostModel().eager_launch_us
-    assert len(launches_us) == 14
+    assert len(launches_us) == 15
     assert launches_us.min() == default_us
     for expected_us, error in ((np.median(launches_us), OWN_HOST_ERROR), (default_us, OTHER_HOST_ERROR)):
         assert np.quantile(abs(launches_us / expected_us - 1.0), 0.68) == pytest.approx(error, abs=0.01)

@@ -8,6 +8,7 @@ Fields without a default are in every result; others may be missing in one of an
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -530,6 +531,16 @@ class FaultEvent:
     at_s: float = 0.0
     until_s: float | None = None
     """``None``: for ever."""
+
+    @property
+    def end_s(self) -> float:
+        """``until_s``, or infinity."""
+        return math.inf if self.until_s is None else self.until_s
+
+    @property
+    def outage(self) -> str:
+        """When its target was down, in words."""
+        return f"down from {self.at_s:.4g} s " + ("to the end" if self.until_s is None else f"to {self.until_s:.4g} s")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

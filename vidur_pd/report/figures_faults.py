@@ -87,7 +87,7 @@ def _shade(event: FaultEvent, end_s: float) -> Properties:
     return {
         "type": "rect",
         "x0": event.at_s,
-        "x1": end_s if event.until_s is None else min(event.until_s, end_s),
+        "x1": min(event.end_s, end_s),
         "y0": 0,
         "y1": 1,
         "yref": "paper",

@@ -7,7 +7,6 @@ same instance, and whose KV was on its way at the same time from or to the same 
 
 from __future__ import annotations
 
-import math
 import textwrap
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -217,17 +216,14 @@ def _room_notes(run: RunOutput, row: Row) -> tuple[str, ...]:
     there &= (requests["prefill_completed_at_s"] <= at) & (requests["completed_at_s"] > at)
     tokens = int(np.nansum(requests["prefill_tokens"][there]))
     found = f"{row['decode_instance']} had {there.sum()} requests with {tokens:,} prompt tokens"
-    return (*_faults_of(run, row["decode_instance"], at, row["kv_sent_at_s"]), found)
+    return (*_outages_of(run, row["decode_instance"], at, row["kv_sent_at_s"]), found)
 
 
-def _faults_of(run: RunOutput, instance: object, begin_s: float, end_s: float) -> Iterator[str]:
+def _outages_of(run: RunOutput, instance: object, begin_s: float, end_s: float) -> Iterator[str]:
     """When an instance was down within a span."""
     for event in () if run.summary.faults is None else run.summary.faults.events:
-        until_s = math.inf if event.until_s is None else event.until_s
-        if (event.kind, event.target) == ("instance", instance) and event.at_s < end_s and until_s > begin_s:
-            yield f"{instance} was down from {event.at_s:.4g} s " + (
-                "to the end" if event.until_s is None else f"to {until_s:.4g} s"
-            )
+        if (event.kind, event.target) == ("instance", instance) and event.at_s < end_s and event.end_s > begin_s:
+            yield f"{instance} was {event.outage}"
 
 
 def _wire_notes(requests: Table, row: Row) -> tuple[str, ...]:

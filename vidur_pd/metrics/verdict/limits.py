@@ -6,7 +6,6 @@ what of their batch slots, KV blocks, tensor cores and memory bandwidth is taken
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -220,22 +219,20 @@ def _kv_room(pool: PoolSummary, *, outlasts_steps: bool = False) -> Found:
 
 
 def _down(summary: Summary, pool: PoolSummary) -> Found | None:
-    """KV has room, and at some time all instances of the pool were down, so that requests waited for them."""
-    events = () if summary.faults is None else summary.faults.events
-    down = [event for event in events if event.kind == "instance" and event.target.rpartition("-")[0] == pool.name]
-    if (pool.kv_use_max or 0.0) >= FULL:
+    """KV has room, requests wait for longer than steps last, and at some time all instances of the pool were down."""
+    if summary.faults is None or (pool.kv_use_max or 0.0) >= FULL or not _outlasts_steps(summary):
         return None
-    for last in down:
-        at_once = [
-            each for each in down if each.at_s <= last.at_s < (math.inf if each.until_s is None else each.until_s)
-        ]
-        if len({each.target for each in at_once}) < pool.instances:
-            continue
-        until_s = min((each.until_s for each in at_once if each.until_s is not None), default=None)
-        until = "to the end" if until_s is None else f"to {until_s:.4g} s"
-        who = last.target if pool.instances == 1 else f"every instance of {pool.name}"
-        reason = f"{who} is down from {last.at_s:.4g} s {until}, and requests wait for it"
-        return Found(Limit.FAULTS, pool.name, reason, f"spare instances: {_more(pool)}")
+    of_pool = [
+        event
+        for event in summary.faults.events
+        if event.kind == "instance" and event.target.rpartition("-")[0] == pool.name
+    ]
+    for last in of_pool:
+        at_once = {event.target for event in of_pool if event.at_s <= last.at_s < event.end_s}
+        if len(at_once) == pool.instances:
+            others = "" if pool.instances == 1 else " like all others"
+            reason = f"{last.target} is {last.outage}{others}, and requests wait for it"
+            return Found(Limit.FAULTS, pool.name, reason, f"spare instances: {_more(pool)}")
     return None
 
 

@@ -37,8 +37,8 @@ def bisect_load(
         start: the first load.
         tolerance: ends where the lowest miss is at most this part above the highest load that is met.
         step: factor between the first loads.
-        least: less load is not tried.
         whole: loads are whole numbers, of clients; the search ends at neighbours.
+        least: less load is not tried.
     """
 
     def rounded(load: float) -> float:

@@ -126,11 +126,11 @@ class _Loads:
         rate = BEGIN_BELOW_CEILING * (promise.ceiling_per_s or 1.0)
         return rate if self.kind == "rate" else max(1.0, rate * (promise.e2e_s if np.isfinite(promise.e2e_s) else 1.0))
 
-    def least(self) -> float:
+    def least(self, start: float) -> float:
         """A load at which requests hardly meet, so that less changes nothing."""
         if self.kind == "clients":
             return 0.0
-        return max(LEAST_SHARE * self.start(), *(least_rate(workload) for workload in self._workloads))
+        return max(LEAST_SHARE * start, *(least_rate(workload) for workload in self._workloads))
 
     def at(self, load: float) -> AtLoad:
         if load not in self.tried:
@@ -166,9 +166,8 @@ def find_capacity(config: SimulationConfig, *, seeds: int = 1, tolerance: float 
     """
     loads = _Loads(config, seeds)
     is_whole = loads.kind == "clients"
-    limit = bisect_load(
-        lambda load: loads.at(load).is_met, loads.start(), tolerance, whole=is_whole, least=loads.least()
-    )
+    start = loads.start()
+    limit = bisect_load(lambda load: loads.at(load).is_met, start, tolerance, whole=is_whole, least=loads.least(start))
     surely_met = surely_missed = None
     if limit.highest_met is not None:
         below = bisect_load(
