@@ -283,6 +283,16 @@ def test_weights_are_as_published_unless_stated() -> None:
         assert found.tolist() == stated.tolist()
 
 
+def test_the_resolved_configuration_says_which_weights_ran() -> None:
+    """In common, or by pool where GPUs differ."""
+    pools = [pool("p", "prefill", tp=8, ep=8), pool("d", "decode", tp=8, ep=8)]
+    resolved = plan_simulation(config(pools, model="minimax-m2"), requests([(0, 100, 2)])).config
+    assert resolved.engine.weights == "fp8"
+    pools[0] = pool("p", "prefill", tp=8, ep=8, hardware="a100")
+    resolved = plan_simulation(config(pools, model="minimax-m2"), requests([(0, 100, 2)])).config
+    assert [each.engine.weights for each in resolved.cluster.pools] == ["bf16", "fp8"]
+
+
 def test_gpt_oss_is_captured_up_to_1024_tokens() -> None:
     """Prompts within it replay graphs; those beyond are launched one by one."""
     one = [pool("m", "mixed")]

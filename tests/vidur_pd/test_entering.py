@@ -184,6 +184,19 @@ def test_init_takes_columns_of_ones_own_and_draws_arrivals_where_there_are_none(
     assert isinstance(workload.arrivals, PoissonArrivals)
 
 
+def test_init_takes_json_lines_with_dates_of_ones_own(tmp_path: Path) -> None:
+    rows = [{"when": f"2026-11-27 09:00:0{second}", "in": 100, "out": 20} for second in range(2)]
+    (tmp_path / "t.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    own = ["--column", "arrived_at_s=when", "--column", "prefill_tokens=in", "--column", "decode_tokens=out"]
+    asked = ["--model", "qwen3-8b", "--gpu", "h200", "--trace", str(tmp_path / "t.jsonl"), *own]
+    assert "'when': found '2026-11-27 09:00:00', expected a number of seconds" in init(tmp_path, *asked).stderr
+    done = init(tmp_path, *asked, "--time-unit", "date_time")
+    assert "2 requests in 1 s, 1/s" in done.stdout
+    workload = load_config(tmp_path / "c.yaml").workload
+    assert isinstance(workload, TraceWorkload)
+    assert workload.time_unit == "date_time"
+
+
 @pytest.mark.parametrize(
     ("text", "options", "message"),
     [
@@ -191,6 +204,8 @@ def test_init_takes_columns_of_ones_own_and_draws_arrivals_where_there_are_none(
         ("when,in,out\n0,1,2\n", (), "line 1: found 'when,in,out', expected the columns or keys of a known format"),
         ("arrived_at_s,prefill_tokens,decode_tokens\n0,,2\n", (), "line 2: prefill_tokens: found '', expected"),
         ("when,in,out\n0,1,2\n", ("--column", "at=when"), "--column: found 'at=when', expected NAME=COLUMN with NAME"),
+        ("when,in,out\n0,1,2\n", ("--time-unit", "hour"), "--time-unit: found 'hour', expected one of s, ms, us"),
+        ("when,in,out\n0,1,2\n", ("--time-unit", "ms"), "--time-unit: found ms without --column, expected both"),
         ("when,in,out\n0,1,2\n", ("--column", "arrived_at_s"), "--column: found 'arrived_at_s', expected NAME=COLUMN"),
     ],
 )

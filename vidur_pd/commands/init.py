@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 if TYPE_CHECKING:
-    from vidur_pd.config.workload import TraceColumn
+    from vidur_pd.config.workload import TimeUnit, TraceColumn
     from vidur_pd.workload.reading import Trace
     from vidur_pd.workload.statistics import LengthStatistics
 
@@ -65,9 +65,10 @@ def init(
     columns: Annotated[
         list[str] | None,
         typer.Option(
-            "--column", help="Of a CSV file of one's own: arrived_at_s=TS, prefill_tokens=IN, … (repeatable)."
+            "--column", help="Of CSV or JSON lines of one's own: arrived_at_s=TS, prefill_tokens=IN, … (repeatable)."
         ),
     ] = None,
+    time_unit: Annotated[str, typer.Option(help="Of arrived_at_s, with --column: s, ms, us or date_time.")] = "s",
     rate: Annotated[
         float | None, typer.Option(min=1e-6, help="Requests per second; by default those of the trace, or 4.")
     ] = None,
@@ -86,8 +87,9 @@ def init(
     model, gpu = _asked(model, "--model", "Model"), _asked(gpu, "--gpu", "GPU").lower()
     tp = tp or _fewest(model, gpu)
     named = _named(columns or [], trace)
-    found = None if trace is None else _read(trace, named)
-    workload = _drawn(rate) if found is None or trace is None else _replayed(trace, named, found, rate)
+    unit = _unit(time_unit, named)
+    found = None if trace is None else _read(trace, named, unit)
+    workload = _drawn(rate) if found is None or trace is None else _replayed(trace, named, unit, found, rate)
     text = _text(target, model, gpu, (prefill, decode), tp, framework, workload, (ttft, tpot))
     target.write_text(text, encoding="utf-8")
     try:
@@ -161,16 +163,33 @@ def _named(columns: list[str], trace: Path | None) -> dict[TraceColumn, str]:
     return found
 
 
-def _read(trace: Path, columns: Mapping[TraceColumn, str]) -> Trace:
+def _unit(found: str, columns: Mapping[TraceColumn, str]) -> TimeUnit:
+    """Raises: InputError, for what is no unit of time, or one without columns."""
+    from typing import get_args
+
+    from boundary.errors import InputError
+    from boundary.quoting import quoted
+    from vidur_pd.config.workload import TimeUnit
+
+    known: TimeUnit | None = next((known for known in get_args(TimeUnit) if known == found), None)
+    if known is None:
+        raise InputError(f"--time-unit: found {quoted(found)}, expected one of {', '.join(get_args(TimeUnit))}")
+    if known != "s" and not columns:
+        raise InputError(f"--time-unit: found {found} without --column, expected both")
+    return known
+
+
+def _read(trace: Path, columns: Mapping[TraceColumn, str], unit: TimeUnit) -> Trace:
     """Raises: InputError, naming file, line and field, where it is no trace."""
     from vidur_pd.workload.reading import TraceSelection, read_trace
 
-    return read_trace(trace, selection=TraceSelection(columns=columns or None))
+    return read_trace(trace, selection=TraceSelection(columns=columns or None, time_unit=unit))
 
 
-def _replayed(trace: Path, columns: Mapping[TraceColumn, str], found: Trace, rate: float | None) -> str:
+def _replayed(trace: Path, columns: Mapping[TraceColumn, str], unit: TimeUnit, found: Trace, rate: float | None) -> str:
     named = ", ".join(f"{name}: {json.dumps(column)}" for name, column in columns.items())
-    shown = f"columns: {{{named}}}" if columns else f"format: {found.format}"
+    of_unit = "" if unit == "s" else f"\n  time_unit: {unit}"
+    shown = f"columns: {{{named}}}{of_unit}" if columns else f"format: {found.format}"
     if found.has_arrivals:
         stated = "# rate: 10/s" if rate is None else f"rate: {rate:g}/s"
         arrivals = f"{stated}              # arrivals rescaled to this mean; without it as in the trace"

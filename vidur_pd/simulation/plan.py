@@ -26,6 +26,7 @@ from vidur_pd.simulation.pools import (
     gpu_of,
     known_pool,
     with_policy_options,
+    with_weights,
 )
 
 HASH_BLOCK_TOKENS = 512
@@ -122,7 +123,7 @@ def plan_simulation(
     pools = {pool.name: known_pool(config, pool, model, estimators, known) for pool in config.cluster.pools}
     _check_kv(config, pools)
     _check_own_classes(config)
-    config = _with_routing_options(with_policy_options(config, pools))
+    config = _with_routing_options(with_weights(with_policy_options(config, pools), pools))
     _check_splitwise(config)
     _check_nics(config, cluster.topology)
     _check_prices(config)

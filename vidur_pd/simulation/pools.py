@@ -387,6 +387,22 @@ def with_policy_options(config: SimulationConfig, pools: Mapping[str, PoolModel]
     return config.model_copy(update={"cluster": cluster, "engine": engine})
 
 
+def with_weights(config: SimulationConfig, pools: Mapping[str, PoolModel]) -> SimulationConfig:
+    """The configuration with the format of weights that runs: in common, or of each pool where they differ."""
+    if config.engine.weights is not None:
+        return config
+    found = {pools[pool.name].precision.weights for pool in config.cluster.pools if not is_own(pool, "weights")}
+    if len(found) == 1:
+        return config.model_copy(update={"engine": config.engine.model_copy(update={"weights": found.pop()})})
+    own = [
+        pool.model_copy(
+            update={"engine": pool.engine.model_copy(update={"weights": pools[pool.name].precision.weights})}
+        )
+        for pool in config.cluster.pools
+    ]
+    return config.model_copy(update={"cluster": config.cluster.model_copy(update={"pools": tuple(own)})})
+
+
 def _expert_load(engine: EngineConfig) -> ExpertLoad:
     try:
         return parse_expert_load(engine.expert_load)
