@@ -36,7 +36,7 @@ def host(
         import vllm  # noqa: F401
     except ModuleNotFoundError as error:
         raise InputError(f"aicb profile host: found no module {error.name!r}, expected an installed vllm") from None
-    from aicb.commands.host_of_steps import host_of
+    from aicb.commands.host_of_steps import host_of, launch_range_us
     from aicb.profiling.engine_host.engine import EngineUnderTest, record
     from aicb.profiling.engine_host.parts import request_latency_us, steps_of
 
@@ -47,12 +47,13 @@ def host(
         launches = _launches(str(file), tp, dp, is_fp8="quantization_config" in configuration)
     if recording is not None:
         recording.write_text(json.dumps(stamps), encoding="utf-8")
-    found = host_of(steps_of(stamps), launches, request_latency_us(stamps), tp, dp)
-    output.write_text(
-        _host_file(found, f"{model.parent.name or model.name}, {layers or 'all'} layers, TP {tp}, DP {dp}", stamps),
-        encoding="utf-8",
-    )
-    typer.echo(f"{output}: {found.eager_launch_us:.1f} us a launch, {found.prepare_us:.0f} us to prepare")
+    steps = steps_of(stamps)
+    found = host_of(steps, launches, request_latency_us(stamps), tp, dp)
+    least_us, most_us = launch_range_us(steps, launches, tp)
+    engine = f"{model.parent.name or model.name}, {layers or 'all'} layers, TP {tp}, DP {dp}"
+    spread = f"from {least_us:.1f} to {most_us:.1f} us (10th and 90th percentile)"
+    output.write_text(_host_file(found, f"{engine}, launches {spread}", stamps), encoding="utf-8")
+    typer.echo(f"{output}: {found.eager_launch_us:.1f} us a launch, {spread}; {found.prepare_us:.0f} us to prepare")
 
 
 def _launches(config: str, tp: int, dp: int, *, is_fp8: bool) -> Launches:

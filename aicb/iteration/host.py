@@ -22,11 +22,14 @@ the tokens of short prompts, launched kernel by kernel, wait for it.
   iterations.
 
 Times are a property of the host: the same engine on the same kind of machine took 53 ms for an eager forward pass of
-Qwen3-30B-A3B in one session, 36 in another and 71 in a third. Hosts that were measured are in ``aicb/data/hosts``, each
-with its source; another is a YAML file like those. ``python -m tests.validation.iteration_vs_engine`` prints what
-results. Ignored: that hosts which have waited for 60 ms prepare and launch up to 1.5 times as long for some 10 ms,
-tokenisation and detokenisation of text (`frontend` of the simulator has them), structured output, stalls of the Python
-runtime, and dummy batches that a data-parallel rank is in when a request comes.
+Qwen3-30B-A3B in one session, 36 in another and 71 in a third. Processors of the virtual machines have two speeds and
+little between: in one a fixed loop takes 1.9 times as long as in the other and launching 1.5 times, as on hyperthreads
+whose other half is busy (``tests/data/engine/vllm-h100-*-30b-a3b-later.json.gz``). Hosts that were measured are in
+``aicb/data/hosts``, each with its source, and their median; another is a YAML file like those. ``python -m
+tests.validation.iteration_vs_engine`` prints what results. Ignored: that hosts which have waited for 60 ms prepare and
+launch up to 1.5 times as long for some 10 ms, tokenisation and detokenisation of text (`frontend` of the simulator has
+them), structured output, stalls of the Python runtime, and dummy batches that a data-parallel rank is in when a request
+comes.
 
 Engines with several workers (`HostModel.of_workers`) have processes for them, all-reduces outside graphs and, as
 data-parallel ranks that share experts, more (`aicb.iteration.launches.COLLECTIVES`). A second worker does not slow the
@@ -186,6 +189,10 @@ class HostModel:
             agree_us=0.0,
             logits_us=0.0,
         )
+
+
+MEDIAN_HOST = "virtual-machine"
+"""The one of the known hosts that is no recording, but the median of all."""
 
 
 def known_hosts() -> list[str]:

@@ -9,8 +9,8 @@ bursts of five; prompts and decodes of Qwen3-Next-80B-A3B cut to 16 layers with 
 kernels are transferred from the H200. The simulator gets the engine's profile and what the engine's log says: its KV
 blocks, and how it reduces among ranks. The host is the default, which was chosen before: launches of these machines
 were not measured then. ``HOST`` was measured later on one of their kind, at a speed that differs from theirs as those
-differ from each other. `LATER` and `MODELS` were measured once launches had kinds, with stamps inside: ``own`` is what
-``aicb profile host`` makes of its loads in the very engine, before and after what is compared.
+differ from each other. `LATER`, `MODELS` and `AGAIN` were measured once launches had kinds, with stamps inside: ``own``
+is what ``aicb profile host`` makes of its loads in the very engine, before and after what is compared.
 """
 
 from __future__ import annotations
@@ -52,6 +52,10 @@ MODELS = (
     "tp1-gpt-oss-20b-later",
 )
 """On one GPU; all but gpt-oss are cut to as many layers as the name says."""
+AGAIN = ("tp2-qwen3-30b-a3b-later", "dp2-ep2-qwen3-30b-a3b-later")
+"""The first and the last of `SERVERS` a day later, on a machine whose host was measured in the engines."""
+STAMPED = (*LATER, *MODELS, *AGAIN)
+"""Those with a host of their own."""
 HOST = "xeon-vm-32-h100"
 """Of one worker on a machine of the same kind, stamped inside."""
 OWN = "own"
@@ -179,8 +183,8 @@ def launch_us(server: str, phase: str) -> float:
 
 
 def main() -> int:
-    for server in (*SERVERS, HYBRID, *LATER, *MODELS):
-        hosts = (None, HOST, *((OWN,) if server in (*LATER, *MODELS) else ()))
+    for server in (*SERVERS, HYBRID, *STAMPED):
+        hosts = (None, HOST, *((OWN,) if server in STAMPED else ()))
         for row, *others in zip(*(compare(server, host) for host in hosts), strict=True):
             times = f"measured {row.measured_ms:9.2f} ms  simulated {row.simulated_ms:9.2f} ms"
             named = "  ".join(f"{host} {other.error:+6.1%}" for host, other in zip(hosts[1:], others, strict=True))

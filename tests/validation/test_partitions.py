@@ -17,9 +17,11 @@ from aicb.operators.dispatch import ExpertDispatch
 from aicb.operators.lists import expert_operators
 from tests.validation.engine_figures import FOLDER, read_measurement
 from tests.validation.partitions_vs_engine import (
+    AGAIN,
     HOST,
     HYBRID,
     LATER,
+    LATER_RUNS,
     OWN,
     RUNS,
     SERVERS,
@@ -27,6 +29,7 @@ from tests.validation.partitions_vs_engine import (
     compare_prompts,
     compare_serving,
     launch_us,
+    measurement,
 )
 
 LIMITS = {"ttft": 0.15, "tpot": 0.06, "e2e": 0.06}
@@ -174,3 +177,40 @@ def test_later_engines_decode_as_measured_from_32_requests_on(server: str) -> No
     assert len(rows) == 4
     for row in rows:
         assert abs(row.error) <= 0.085, f"{row.name}: {row.error:+.1%}"
+
+
+AGAIN_RUNS = (*RUNS, LATER_RUNS[-1])
+AGAIN_P90_MISSES = {
+    ("tp2-qwen3-30b-a3b-later", "serve_6.0"): ("tpot", "e2e"),
+    ("dp2-ep2-qwen3-30b-a3b-later", "serve_burst"): ("tpot", "e2e"),
+}
+"""9.4, 6.4, 7.7 and 8.7 % fast."""
+
+
+@pytest.mark.parametrize("server", AGAIN)
+def test_with_its_own_host_an_engine_is_simulated_within_limits(server: str) -> None:
+    """Never fitted to: 5.7 and 5.4 % in the mean of 12 prompts and 8 decodes."""
+    rows = [*compare_prompts(server, OWN), *compare_decodes(server, OWN)]
+    assert len(rows) == 20
+    assert np.mean([abs(row.error) for row in rows]) <= 0.06
+
+
+@pytest.mark.parametrize("run", AGAIN_RUNS)
+@pytest.mark.parametrize("server", AGAIN)
+def test_with_its_own_host_an_engine_serves_within_limits(server: str, run: str) -> None:
+    """All means, and P90 but those named."""
+    for row in compare_serving(server, run, OWN):
+        *_, latency, figure = row.name.split()
+        is_miss = figure == "P90" and latency in AGAIN_P90_MISSES.get((server, run), ())
+        assert (abs(row.error) <= LIMITS[latency]) != is_miss, f"{row.name}: {row.error:+.1%}"
+
+
+def test_processors_have_two_speeds_and_ranks_that_share_experts_mostly_the_lower() -> None:
+    """A fixed loop takes 650 to 850 us or 1,000 to 1,500, hardly ever anything between, also of bound processes."""
+    quick = {}
+    for server in AGAIN:
+        found = measurement(server)
+        loops_us = np.concatenate([loops for _, _, loops in (*found["alone"], *found["alone_bound"])])
+        assert np.mean((loops_us >= 850.0) & (loops_us < 1000.0)) < 0.08
+        quick[server] = np.mean(loops_us < 850.0)
+    assert list(quick.values()) == pytest.approx([0.88, 0.05], abs=0.02)

@@ -208,7 +208,8 @@ class EngineConfig(Section):
     """Of models with gated delta rules (Qwen3-Next) besides products, attention and experts: fused into few, or
     vLLM's, compiled, which take projections apart and join them in copies."""
     host: Annotated[str, Field(min_length=1)] = "xeon-vm-32"
-    """What launches kernels: a measured host (``aicb/data/hosts``), or a YAML file like those."""
+    """What launches kernels: a measured host (``aicb/data/hosts``), or a YAML file like those. The default is the
+    fastest that was measured, ``virtual-machine`` the median."""
     estimator: EstimatorName = "auto"
     """Prices kernels: ``interpolation`` of the GPU's measured table, a random ``forest`` on it, ``transfer`` of the
     H200's utilisation, or the ``roofline``. ``auto`` interpolates what the GPU's table has and transfers the rest."""

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from aicb import get_gpu
-from aicb.iteration.host import known_hosts
+from aicb.iteration.host import MEDIAN_HOST, known_hosts
 from aicb.measurements.gpu import MEASURED_GPU
 from simccl.planning.calibration import shipped_calibration
 from vidur_pd.config import PoolConfig, PricesConfig, SloConfig, hourly_price
@@ -207,7 +207,7 @@ class Account:
             to_seconds(log.communication_ps - log.idle_communication_ps),
         )
         hosts = {self._plan.pools[pool.name].engine.host for pool in self._config.cluster.pools}
-        is_other = bool(hosts & set(known_hosts()))
+        is_other = bool(hosts & set(known_hosts()) - {MEDIAN_HOST})
         error = OTHER_HOST_ERROR if is_other else OWN_HOST_ERROR
         return replace(sources, host_shares=self._host_shares(), host_error=error)
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from aicb.iteration.host import HostModel, known_hosts, load_host, slowest_of, slowest_over_fastest
+from aicb.iteration.host import MEDIAN_HOST, HostModel, known_hosts, load_host, slowest_of, slowest_over_fastest
 from aicb.iteration.launches import CALLS, IN_PIECE, IN_PIECE_APART, PIECE, Launches
 from aicb.iteration.model import IterationModel
 from aicb.measurements.gpu import get_gpu
@@ -183,7 +183,7 @@ def test_the_slowest_of_two_workers_counts_and_what_they_do_together() -> None:
 
 
 def test_hosts_are_files_with_a_source(tmp_path: Path) -> None:
-    assert known_hosts() == ["xeon-vm-16", "xeon-vm-16-traced", "xeon-vm-32", "xeon-vm-32-h100"]
+    assert known_hosts() == [MEDIAN_HOST, "xeon-vm-16", "xeon-vm-16-traced", "xeon-vm-32", "xeon-vm-32-h100"]
     assert load_host("xeon-vm-16").eager_launch_us > 1.5 * load_host("xeon-vm-32").eager_launch_us
     own = tmp_path / "own.yaml"
     own.write_text("source: measured\neager_launch_us: 20\n", encoding="utf-8")

@@ -11,9 +11,9 @@ import pytest
 from typer.testing import CliRunner
 
 from aicb.__main__ import app
-from aicb.commands.host_of_steps import host_of
+from aicb.commands.host_of_steps import host_of, launch_range_us
 from aicb.commands.profile_host import _host_file, _launches
-from aicb.iteration.host import HostModel, load_host
+from aicb.iteration.host import HostModel, load_host, slowest_of
 from aicb.iteration.launches import Launches
 from aicb.iteration.model import IterationModel
 from aicb.measurements.gpu import get_gpu
@@ -232,6 +232,19 @@ def test_processes_of_one_machine_differ_in_speed_as_hosts_have_it() -> None:
     ]
     assert len(times) == 13
     assert stdev(times) / fmean(times) == pytest.approx(HostModel().speed_spread, abs=0.005)
+
+
+def test_the_range_of_launches_shows_a_processor_that_had_two_speeds() -> None:
+    """40 us for eight of ten prompts and 60 for two, of a slower of two workers, which takes 1.13 times the mean."""
+    launches = Launches(pieces=4, eager=17, eager_time=1000.0, pieces_time=4.0)
+    nothing = dict.fromkeys(("schedule_s", "hand_over_s", "prepare_s", "sample_s", "output_s"), 0.0)
+    prompts = [
+        Step(mode="eager", tokens=640, requests=1, prompts=1, launch_s=seconds, calls={}, **nothing)
+        for seconds in [0.04] * 8 + [0.06] * 2
+    ]
+    slowest = slowest_of(2, HostModel().speed_spread)
+    assert launch_range_us(prompts, launches, tp=1) == pytest.approx((40.0, 60.0))
+    assert launch_range_us(prompts, launches, tp=2) == pytest.approx((40.0 / slowest, 60.0 / slowest))
 
 
 def test_a_host_file_is_read_again(tmp_path: Path) -> None:
