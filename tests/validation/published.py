@@ -56,6 +56,14 @@ def _decode_tokens_per_gpu(result: Result) -> float:
     return result.config.engine.max_seqs / tpot_s
 
 
+def _served_tokens_per_gpu(result: Result) -> float:
+    """Output tokens/s under load that reach clients, over the GPUs that decode."""
+    (pool,) = (pool for pool in result.config.cluster.pools if pool.role == "decode")
+    served = result.summary.under_load
+    assert served is not None and served.output_tokens_per_s is not None, "requests completed under load"
+    return served.output_tokens_per_s / (pool.dp * pool.tp)
+
+
 def _decode_tokens_per_node(result: Result) -> float:
     return 8 * _decode_tokens_per_gpu(result)
 
@@ -71,14 +79,15 @@ def _prefill_on(gpus: int) -> Sequence[str]:
 
 
 def _decode_on(gpus: int) -> Sequence[str]:
-    """256 requests at a time on each of so many GPUs."""
+    """256 requests at a time on each of so many GPUs, one API server for eight."""
     pool = "cluster.pools.decode"
     of_pool = [f"{pool}.dp={gpus}", f"{pool}.ep={gpus}", f"{pool}.redundant_experts=32"]
     return [
         *of_pool,
         "cluster.pools.prefill.instances=20",
+        f"frontend.servers={gpus // 8}",
         f"workload.arrivals.clients={310 * gpus}",
-        f"workload.requests={620 * gpus}",
+        f"workload.requests={930 * gpus}",
     ]
 
 
@@ -95,11 +104,13 @@ ROWS: Sequence[Row] = (
     Row("vllm-prefill-8", "vllm-prefill-ep16", PER_H200, 6510.0, _per_gpu, _prefill_on(8)),
     Row("vllm-prefill-16", "vllm-prefill-ep16", PER_H200, 7010.0, _per_gpu),
     Row("vllm-prefill-32", "vllm-prefill-ep16", PER_H200, 5100.0, _per_gpu, _prefill_on(32)),
-    Row("vllm-decode-32", "vllm-decode-ep32", PER_H200_OUT, 2180.0, _decode_tokens_per_gpu),
-    Row("vllm-decode-72", "vllm-decode-ep32", PER_H200_OUT, 2070.0, _decode_tokens_per_gpu, _decode_on(72)),
-    Row("vllm-decode-96", "vllm-decode-ep32", PER_H200_OUT, 1970.0, _decode_tokens_per_gpu, _decode_on(96)),
+    Row("vllm-decode-32", "vllm-decode-ep32", PER_H200_OUT, 2180.0, _served_tokens_per_gpu),
+    Row("vllm-decode-72", "vllm-decode-ep32", PER_H200_OUT, 2070.0, _served_tokens_per_gpu, _decode_on(72)),
+    Row("vllm-decode-96", "vllm-decode-ep32", PER_H200_OUT, 1970.0, _served_tokens_per_gpu, _decode_on(96)),
+    Row("vllm-decode-short", "vllm-decode-ep32-short", PER_H200_OUT, 2387.0, _served_tokens_per_gpu),
 )
-"""deepseek-ai/profile-data as listed by alibaba/InferSim, and the SGLang team's post of 2025-05-05."""
+"""deepseek-ai/profile-data as listed by alibaba/InferSim, the SGLang team's post of 2025-05-05, and vLLM's as the files
+say."""
 
 
 def score(row: Row) -> float:
