@@ -23,7 +23,16 @@ class Device(StrEnum):
 
 
 class Weights(StrEnum):
-    """Formats of weights, or of the KV cache, to sweep."""
+    """Formats of weights to sweep; ``mxfp4`` has the experts of models that are published in it."""
+
+    BF16 = "bf16"
+    FP8 = "fp8"
+    BOTH = "both"
+    MXFP4 = "mxfp4"
+
+
+class Cache(StrEnum):
+    """Formats of the KV cache to sweep."""
 
     BF16 = "bf16"
     FP8 = "fp8"
@@ -48,7 +57,7 @@ def profile(
     tp: Annotated[str, typer.Option(help="Tensor-parallel sizes, comma separated.")] = "1,2,4,8",
     ep: Annotated[str, typer.Option(help="Expert-parallel sizes, comma separated.")] = "1,2,4,8,16,32,64",
     weights: Annotated[Weights, typer.Option(help="Formats of weights.")] = Weights.BOTH,
-    kv_format: Annotated[Weights, typer.Option(help="Formats of the KV cache.")] = Weights.BF16,
+    kv_format: Annotated[Cache, typer.Option(help="Formats of the KV cache.")] = Cache.BF16,
     max_tokens: Annotated[int, typer.Option(help="Most tokens of an iteration.")] = 16384,
     max_kv: Annotated[int, typer.Option(help="Longest KV length.")] = 32768,
     check: Annotated[float, typer.Option(help="Share of points compared with a reference.")] = 0.2,
@@ -73,9 +82,7 @@ def profile(
     from aicb.profiling.store import check_directory
     from aicb.profiling.sweep import Plan, count_by_op, plan_points
 
-    formats, caches = (
-        ("bf16", "fp8") if chosen is Weights.BOTH else (chosen.value,) for chosen in (weights, kv_format)
-    )
+    formats, caches = (("bf16", "fp8") if chosen == "both" else (chosen.value,) for chosen in (weights, kv_format))
     plan = Plan(
         models=tuple(load_model(name) for name in model),
         weights=formats,  # type: ignore[arg-type]

@@ -2,22 +2,29 @@
 
 A table of another origin may hold only some kinds of kernels (``aicb import`` of GEMM times, a profile without
 FlashMLA). These are priced from it; times of the others are transferred from the H200 (`transfer.py`) and flagged.
+Products of mxfp4 experts were measured on an H100 instead, from which they are transferred to all others.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
+from collections import defaultdict
+from dataclasses import replace
+
 import numpy as np
 
 import aicb._core as _core
-from aicb.estimators.estimator import CostTable, Estimator
+from aicb.data import FOLDER
+from aicb.estimators.estimator import CoreEstimator, CostTable, Estimator
 from aicb.estimators.forest import ForestEstimator
 from aicb.estimators.interpolation import InterpolationEstimator
 from aicb.estimators.roofline import RooflineEstimator
 from aicb.estimators.transfer import TransferEstimator
 from aicb.kernels.fitting.estimate import DecodeTimes, Estimate, ManyTimes
+from aicb.kernels.grouped_gemm import GroupedGemm
 from aicb.kernels.kernel import CacheKernel, Kernel
 from aicb.kernels.prefill_attention import PrefillAttention
-from aicb.measurements.gpu import MEASURED_GPU, Gpu
+from aicb.measurements.gpu import MEASURED_GPU, Gpu, get_gpu
 from aicb.measurements.table import KernelTable
 from aicb.measurements.timing import Timing
 from aicb.model.precision import Precision
@@ -25,6 +32,10 @@ from boundary.errors import InputError
 
 LEAST_ROWS = 8
 """Least number of measured shapes for a kind of kernel to be interpolated."""
+
+
+EXPERTS_ORIGIN = "h100"
+"""The GPU on which vLLM's products of mxfp4 experts were measured; no H200 was to be had."""
 
 
 def select_estimator(name: str, gpu: Gpu, precision: Precision, timing: Timing = "engine") -> Estimator:
@@ -39,13 +50,72 @@ def select_estimator(name: str, gpu: Gpu, precision: Precision, timing: Timing =
     if name == "auto":
         name = "transfer" if gpu.table is None else "interpolation"
     if name == "transfer":
-        return TransferEstimator(gpu, precision, timing)
+        return _transferred(gpu, precision, timing)
     if name == "interpolation" and gpu.table is not None and gpu.name != MEASURED_GPU:
         return PartialTableEstimator(gpu, precision, timing)
-    return make_estimator(name, gpu, precision, timing)
+    made = make_estimator(name, gpu, precision, timing)
+    if isinstance(made, InterpolationEstimator) and precision.weights == "mxfp4":
+        return ExpertsElsewhereEstimator(made, _mxfp4_experts(gpu, precision, timing))
+    return made
 
 
-class PartialTableEstimator:
+def _transferred(gpu: Gpu, precision: Precision | None, timing: Timing) -> CoreEstimator:
+    """Times that are not this GPU's: of mxfp4 experts from where these were measured, of all else from the H200."""
+    transferred = TransferEstimator(gpu, precision, timing)
+    if precision is None or precision.weights != "mxfp4":
+        return transferred
+    return ExpertsElsewhereEstimator(transferred, _mxfp4_experts(gpu, precision, timing))
+
+
+def _mxfp4_experts(gpu: Gpu, precision: Precision, timing: Timing) -> CoreEstimator:
+    """Measured times on the GPU that has them, transferred ones on others."""
+    origin = replace(get_gpu(EXPERTS_ORIGIN), table=FOLDER / EXPERTS_ORIGIN / "experts")
+    if gpu.name == EXPERTS_ORIGIN:
+        return InterpolationEstimator(origin, precision, timing)
+    return TransferEstimator(gpu, precision, timing, origin)
+
+
+class DividedEstimator(ABC):
+    """Prices some kernels with one estimator and some with another; attention with ``main``."""
+
+    main: CoreEstimator
+
+    @abstractmethod
+    def estimator_of(self, kernel: Kernel) -> CoreEstimator:
+        """What prices a kernel."""
+
+    def price(self, kernel: Kernel) -> Estimate:
+        return self.estimator_of(kernel).price(kernel)
+
+    def times(self, costs: CostTable) -> ManyTimes:
+        places: defaultdict[CoreEstimator, list[int]] = defaultdict(list)
+        for place, kernel in enumerate(costs.kernels):
+            places[self.estimator_of(kernel)].append(place)
+        time_us, is_estimate = np.zeros(len(costs.kernels)), np.ones(len(costs.kernels), dtype=np.bool_)
+        for estimator, listed in places.items():
+            here = np.array(listed)
+            found = estimator.times(costs.take(here))
+            time_us[here], is_estimate[here] = found.time_us, found.is_estimate
+        return ManyTimes(time_us, is_estimate)
+
+    def decode_times(self, kernel: CacheKernel, batch: int) -> DecodeTimes:
+        return self.estimator_of(kernel).decode_times(kernel, batch)
+
+    def core_prefill(self, kernel: PrefillAttention) -> _core.PrefillTimes:
+        return self.estimator_of(kernel).core_prefill(kernel)
+
+
+class ExpertsElsewhereEstimator(DividedEstimator):
+    """Products of mxfp4 experts by one estimator, all other kernels by another."""
+
+    def __init__(self, main: CoreEstimator, experts: CoreEstimator):
+        self.main, self._experts = main, experts
+
+    def estimator_of(self, kernel: Kernel) -> CoreEstimator:
+        return self._experts if isinstance(kernel, GroupedGemm) and kernel.dtype == "mxfp4" else self.main
+
+
+class PartialTableEstimator(DividedEstimator):
     """Interpolates the kinds of kernels that the GPU's table holds and transfers the others.
 
     Raises:
@@ -56,31 +126,14 @@ class PartialTableEstimator:
         assert gpu.table is not None, f"{gpu.name} has no table"
         self._table = KernelTable.read(gpu.table, gpu.name)
         self._own = InterpolationEstimator(gpu, precision, timing)
-        self._transferred = TransferEstimator(gpu, precision, timing)
+        self.main = _transferred(gpu, precision, timing)
         self._is_measured: dict[tuple[str, str | None], bool] = {}
 
-    def price(self, kernel: Kernel) -> Estimate:
-        return self._estimator_of(kernel).price(kernel)
-
-    def times(self, costs: CostTable) -> ManyTimes:
-        is_own = np.array([self._estimator_of(kernel) is self._own for kernel in costs.kernels])
-        time_us, is_estimate = np.zeros(len(is_own)), np.ones(len(is_own), dtype=np.bool_)
-        for estimator, here in ((self._own, is_own), (self._transferred, ~is_own)):
-            found = estimator.times(costs.take(np.flatnonzero(here)))
-            time_us[here], is_estimate[here] = found.time_us, found.is_estimate
-        return ManyTimes(time_us, is_estimate)
-
-    def decode_times(self, kernel: CacheKernel, batch: int) -> DecodeTimes:
-        return self._estimator_of(kernel).decode_times(kernel, batch)
-
-    def core_prefill(self, kernel: PrefillAttention) -> _core.PrefillTimes:
-        return self._estimator_of(kernel).core_prefill(kernel)
-
-    def _estimator_of(self, kernel: Kernel) -> InterpolationEstimator | TransferEstimator:
+    def estimator_of(self, kernel: Kernel) -> CoreEstimator:
         key = kernel.measured_as
         if key not in self._is_measured:
             self._is_measured[key] = bool(key[0]) and len(self._table.select(*key)) >= LEAST_ROWS
-        return self._own if self._is_measured[key] else self._transferred
+        return self._own if self._is_measured[key] else self.main
 
 
 def make_estimator(name: str, gpu: Gpu, precision: Precision, timing: Timing = "engine") -> Estimator:

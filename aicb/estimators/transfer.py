@@ -49,10 +49,10 @@ from boundary.errors import InputError
 
 
 class TransferEstimator:
-    """Times of kernels on ``gpu`` by the utilisation of the same shape on ``measured_gpu``.
+    """Times of kernels on ``gpu`` by the utilisation of the same shape on ``origin``, the H200 if absent.
 
     Raises:
-        InputError: no measurements of ``measured_gpu`` are shipped, or fp8 weights on a GPU without fp8.
+        InputError: no measurements of ``origin`` are shipped, or fp8 weights on a GPU without fp8.
     """
 
     def __init__(
@@ -60,17 +60,17 @@ class TransferEstimator:
         gpu: Gpu,
         precision: Precision | None = None,
         timing: Timing = "engine",
-        measured_gpu: str = MEASURED_GPU,
+        origin: Gpu | None = None,
     ):
         self.gpu, self.precision, self.timing = gpu, precision or Precision(), timing
         gpu.check(self.precision)
-        self._origin = get_gpu(measured_gpu)
+        self._origin = origin or get_gpu(MEASURED_GPU)
         self._measured = InterpolationEstimator(self._origin, self.precision, timing)
 
     def price(self, kernel: Kernel) -> Estimate:
         if isinstance(kernel, PrefillAttention):
             kernel = self._computable(kernel)
-        dtype = getattr(kernel, "dtype", "bf16")
+        dtype = kernel.cost(self.precision).dtype
         if dtype not in self.gpu.peak_flops:
             name = type(kernel).__name__
             raise InputError(f"{name}.dtype: found {dtype}, expected bf16 ({self.gpu.name} has no fp8)")

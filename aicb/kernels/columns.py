@@ -7,7 +7,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from aicb.model.precision import GemmDtype, KvDtype
+from aicb.model.precision import GemmDtype, KvDtype, WeightDtype
 from boundary.errors import InputError
 
 
@@ -43,6 +43,11 @@ def gemm_dtype(row: Columns) -> GemmDtype:
     if row.text("dtype") not in _DTYPES:
         raise row.fail("dtype", "bf16 or fp8")
     return _DTYPES[row.text("dtype")]
+
+
+def expert_dtype(row: Columns) -> WeightDtype:
+    """Format of the weights of experts."""
+    return "mxfp4" if row.text("dtype") == "mxfp4" else gemm_dtype(row)
 
 
 def kv_dtype(row: Columns) -> KvDtype | None:

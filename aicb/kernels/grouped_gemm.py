@@ -11,13 +11,13 @@ from typing import ClassVar, Literal, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from aicb.kernels.columns import Columns, gemm_dtype
+from aicb.kernels.columns import Columns, expert_dtype
 from aicb.kernels.fitting.estimate import Estimate
 from aicb.kernels.fitting.surface import ReferenceModel, Surface
 from aicb.kernels.gemm import BIAS_BYTES
 from aicb.kernels.kernel import Kernel, KernelCost, KernelTimes, Shape
 from aicb.kernels.point import Point, SweptModel, point
-from aicb.kernels.reference.product_times import grouped_reference
+from aicb.kernels.reference.product_times import grouped_reference, mxfp4_reference
 from aicb.kernels.routing import DISTRIBUTIONS, busiest_rank, expert_rows
 from aicb.measurements.clock import DENSE_PRODUCTS, FP8_EXPERTS, PowerLoad
 from aicb.measurements.table import KernelRow, KernelTable
@@ -38,7 +38,8 @@ TiledLayout = Literal["masked", "contiguous"]
 Layout = Literal[TiledLayout, "gathered"]
 Site = tuple[int, int, int]
 """Experts of a rank, columns, inner size."""
-OPERATIONS = ("grouped_gemm_masked", "grouped_gemm_contiguous", "grouped_gemm_gathered")
+OPERATIONS = ("grouped_gemm_masked", "grouped_gemm_contiguous", "grouped_gemm_gathered", "grouped_gemm_swiglu")
+"""By layout; ``swiglu``: gathered, with the activation on the way out."""
 UNMEASURED = 0.3
 """Relative error (68 %) of bf16 expert products taken from fp8: vLLM's iterations of Qwen3-30B-A3B lie within it."""
 ENGINE_KERNEL = "vllm/fused_moe"
@@ -94,12 +95,15 @@ class GroupedGemm(Kernel):
     """Each expert adds a bf16 vector ``[n]`` on the way out, which takes no time of its own."""
     is_shared: bool = field(default=False, kw_only=True)
     """These are one rank's of the experts that several share, and the kernel gets the pairs of all."""
+    has_activation: bool = field(default=False, kw_only=True)
+    """The kernel applies the gated activation to what it has multiplied and writes half of ``n`` columns."""
 
     def cost(self, precision: Precision) -> KernelCost:
         """Weights of active experts are read; those of the others are not."""
         del precision
         weight = self.active_groups * self._expert_bytes
-        per_row = activation_bytes_per_row(self.k, self.compute_dtype) + ELEMENT_BYTES["bf16"] * self.n
+        written = self.n // 2 if self.has_activation else self.n
+        per_row = activation_bytes_per_row(self.k, self.compute_dtype) + ELEMENT_BYTES["bf16"] * written
         moved = self.rows * per_row + weight
         return KernelCost(2.0 * self.rows * self.n * self.k, moved, weight, self.compute_dtype)
 
@@ -125,27 +129,28 @@ class GroupedGemm(Kernel):
     def read(cls, operation: str, row: Columns) -> Self:
         """The gathered layout of bf16 has the times of both others; that of fp8 is an engine's kernel of its own."""
         name = operation.removeprefix("grouped_gemm_")
-        dtype = gemm_dtype(row)
-        layouts: dict[str, Layout] = {"masked": "masked", "gathered": "gathered" if dtype == "fp8" else "contiguous"}
+        dtype = expert_dtype(row)
+        gathered: Layout = "contiguous" if dtype == "bf16" else "gathered"
+        layouts: dict[str, Layout] = {"masked": "masked", "gathered": gathered, "swiglu": gathered}
         layout = layouts.get(name, "contiguous")
         groups = row.integer("groups")
         rows = row.number("rows") if row.text("rows") else row.number("m") * groups
         active = row.number("active_groups", min(float(groups), max(rows, 1.0)))
         if active > groups:
             raise row.fail("active_groups", f"at most groups = {groups}")
-        return cls(rows, groups, active, row.integer("n"), row.integer("k"), dtype, layout)
+        own = rows, groups, active, row.integer("n"), row.integer("k"), dtype, layout
+        return cls(*own, has_activation=name == "swiglu")
 
     @classmethod
     def fit(cls, variant: Hashable, measured: MeasuredTimes) -> KernelTimes[GroupedGemm] | None:
-        """No kernel that multiplies mxfp4 weights has been measured: those are left to the roofline.
-
-        Nor does another kernel stand for an engine's of gathered fp8 experts.
-        """
+        """No kernel stands for an engine's of gathered fp8 experts, or of mxfp4 ones."""
         assert isinstance(variant, tuple)
-        layout, dtype, *shared = variant
+        layout, dtype, *trait = variant
         if dtype == "mxfp4":
-            return None
-        surfaces, sites = _surfaces(measured, layout, dtype, is_shared=bool(shared))
+            op = "grouped_gemm_swiglu" if trait else "grouped_gemm_gathered"
+            surfaces, sites = _mxfp4_surfaces(measured, op)
+            return ExpertTimes(surfaces, sites) if surfaces else None
+        surfaces, sites = _surfaces(measured, layout, dtype, is_shared=bool(trait))
         if surfaces:
             return ExpertTimes(surfaces, sites)
         if dtype == "fp8":
@@ -154,13 +159,15 @@ class GroupedGemm(Kernel):
 
     def variant(self, precision: Precision) -> tuple[Layout, WeightDtype] | tuple[Layout, WeightDtype, str]:
         del precision
+        if self.dtype == "mxfp4":
+            return ("gathered", "mxfp4", "activated") if self.has_activation else ("gathered", "mxfp4")
         own = self.layout, self.dtype
         return (*own, "shared") if self.is_shared else own
 
     @property
     def measured_as(self) -> tuple[str, str | None]:
         if self.dtype == "mxfp4":
-            return "", None
+            return ("grouped_gemm_swiglu" if self.has_activation else "grouped_gemm_gathered"), "mxfp4"
         if self.dtype == "bf16":
             return "grouped_gemm_gathered", "bf16"
         return f"grouped_gemm_{self.layout}", "fp8"
@@ -187,7 +194,8 @@ class GroupedGemm(Kernel):
         Rows are those of the busiest rank: tokens per rank times ranks are routed together.
         """
         kinds = dict.fromkeys(layer.ffn for layer in swept.model.layers if isinstance(layer.ffn, MoeFfn))
-        for moe, dtype in product(kinds, swept.weights):
+        formats = [dtype for dtype in swept.weights if dtype != "mxfp4" or swept.model.published_weights == "mxfp4"]
+        for moe, dtype in product(kinds, formats):
             sliced = [(1, size) for size in swept.tp if moe.intermediate % size == 0]
             whole = [(size, 1) for size in swept.ep if size > 1 and moe.experts % size == 0]
             for parts in [*sliced, *whole]:
@@ -305,6 +313,17 @@ def _surfaces(
     return [_surface(reference, rows, measured) for rows in kernels if rows], sites
 
 
+def _mxfp4_surfaces(measured: MeasuredTimes, op: str) -> tuple[list[Surface], dict[Site, Surface]]:
+    """The surface of all rows of vLLM's kernel, and one of each measured site."""
+    reference = mxfp4_reference(measured.gpu, measured.timing == "graph")
+    by_site: defaultdict[Site, list[KernelRow]] = defaultdict(list)
+    rows = measured.table.select(op, "mxfp4", UNIFORM)
+    for row in rows:
+        by_site[row["groups"], row["n"], row["k"]].append(row)
+    sites = {site: _surface(reference, own, measured) for site, own in by_site.items()}
+    return [_surface(reference, rows, measured)] if rows else [], sites
+
+
 def _engine_rows(table: KernelTable, dtype: GemmDtype) -> list[KernelRow]:
     """Expert products of the engine's kernel."""
     uniform = table.select("grouped_gemm_gathered", dtype, UNIFORM)
@@ -343,9 +362,13 @@ def _partition_points(swept: SweptModel, moe: MoeFfn, dtype: WeightDtype, parts:
 def _batches(dtype: WeightDtype, parts: tuple[int, int], width: int) -> Iterator[tuple[str, int, str]]:
     """(layout, tokens, distribution) of the points of one partition.
 
-    bf16 experts are gathered in all partitions. fp8 experts are where an engine does so: with all experts on every rank
-    and whole scale blocks (vLLM 0.24, ``oracle/fp8.py`` and ``quantization/fp8.py``), for uniform routing above all.
+    bf16 experts are gathered in all partitions, mxfp4 ones where every rank holds all. fp8 experts are where an engine
+    does so: with all experts on every rank and whole scale blocks (vLLM 0.24, ``oracle/fp8.py`` and
+    ``quantization/fp8.py``), for uniform routing above all.
     """
+    if dtype == "mxfp4":
+        yield from (("gathered", tokens, UNIFORM) for tokens in ENGINE_TOKENS if parts[0] == 1)
+        return
     layouts = [("masked", MASKED_TOKENS), ("contiguous", CONTIGUOUS_TOKENS)]
     if dtype == "bf16":
         layouts.append(("gathered", GATHERED_TOKENS))
@@ -372,19 +395,19 @@ def _layout_points(
     shape = {"n": n, "k": k, "groups": groups, "active_groups": int((rows > 0).sum()), "rows": total}
     shape |= {"max_rows": largest, "batch": tokens}
     capacity = -(-largest // _ROW_ALIGNMENT) * _ROW_ALIGNMENT
-    held = groups * n * k * ELEMENT_BYTES[dtype]
+    held = groups * weight_matrix_bytes(n, k, dtype)
     priority = int(layout == "gathered" and dtype == "fp8" and distribution != UNIFORM)
     if layout == "masked":
         shape |= {"max_m": capacity, "expected_m": -(-total // groups)}
-        held += groups * capacity * (k * ELEMENT_BYTES[dtype] + 2 * n)
+        held += groups * capacity * (activation_bytes_per_row(k, "fp8" if dtype == "fp8" else "bf16") + 2 * n)
     if layout == "gathered":
         shape["experts_per_token"] = per_row
     if held + total * (k + n) * 4 > _OPERAND_LIMIT_BYTES or total == 0:
         return
     lengths = tuple(int(count) for count in rows)
-    yield point(
-        f"grouped_gemm_{layout}", dtype, shape, lengths=lengths, distribution=distribution, tag=tag, priority=priority
-    )
+    is_fused = dtype == "mxfp4" and per_row > 1
+    op = "grouped_gemm_swiglu" if is_fused else f"grouped_gemm_{layout}"
+    yield point(op, dtype, shape, lengths=lengths, distribution=distribution, tag=tag, priority=priority)
     if layout == "masked" and distribution == "balanced" and tokens in (16, 128):
         roomy = shape | {"max_m": 4 * capacity}
         yield point(f"grouped_gemm_{layout}", dtype, roomy, lengths=lengths, distribution=distribution, tag=tag)

@@ -134,7 +134,9 @@ class Kernel(ABC):
         yield from ()
 
 
-NOT_DIMENSIONS = frozenset({"rows", "moved_bytes", "active_groups", "largest_group_rows", "has_bias", "is_shared"})
+NOT_DIMENSIONS = frozenset(
+    {"rows", "moved_bytes", "active_groups", "largest_group_rows", "has_bias", "is_shared", "has_activation"}
+)
 """Fields that may be below 1."""
 
 AnyKernel = TypeVar("AnyKernel", bound=Kernel, contravariant=True)

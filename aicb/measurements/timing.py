@@ -26,7 +26,7 @@ from typing import Literal
 from aicb.measurements.clock import clocked_share
 from aicb.measurements.gpu import Gpu
 from aicb.measurements.table import KernelRow, KernelTable
-from aicb.model.precision import ELEMENT_BYTES
+from aicb.model.precision import ELEMENT_BYTES, weight_matrix_bytes
 
 Timing = Literal["engine", "graph", "cold"]
 """``cold``: flushed L2, event floor included. ``graph``: per call in a replayed CUDA graph, L2 warm. ``engine``: what
@@ -89,4 +89,6 @@ class MeasuredTimes:
 
 def gemm_weight_bytes(row: KernelRow) -> float:
     """Bytes of the weights of a dense or grouped GEMM row."""
+    if row.dtype == "mxfp4":
+        return float(weight_matrix_bytes(row["n"], row["k"], "mxfp4") * row["active_groups"])
     return float(row["n"] * row["k"] * row.shape.get("active_groups", 1) * ELEMENT_BYTES[row.dtype])

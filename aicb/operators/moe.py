@@ -6,6 +6,8 @@ routing, spread evenly over ranks. Every rank is taken to send as many tokens as
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from aicb.experts.popularity import RankPopularity
 from aicb.experts.profile import RankLoad
 from aicb.kernels.grouped_gemm import GroupedGemm, Layout
@@ -93,6 +95,8 @@ def _replicated_tokens(
         ]
     else:
         gather = [_sorted_pairs(moe, tokens, count), *([_expert_map(count)] if is_shared else [])]
+    if shape.precision.weights == "mxfp4":
+        return [*gather, *_fused(moe, shape, load)]
     return [
         *gather,
         *_grouped(moe, shape, load, "masked" if is_decode else "contiguous", activated=pairs),
@@ -239,6 +243,14 @@ def _grouped(
         silu_mul("moe_silu_mul", rows if activated is None else activated, width, shape, phase=Phase.EXPERTS),
         grouped_gemm("moe_down", down, shape.count),
     ]
+
+
+def _fused(moe: MoeFfn, shape: RankShape, load: RankLoad) -> list[Operator]:
+    """mxfp4 experts: the up projection with the activation, the down projection with the sum over experts
+    (`aicb.profiling.libraries.vllm_mxfp4`)."""
+    up, _, down = _grouped(moe, shape, load, "gathered")
+    assert isinstance(up.kernel, GroupedGemm), "the first of the products"
+    return [replace(up, kernel=replace(up.kernel, has_activation=True)), down]
 
 
 def _weighted_sum(rows: float, tokens: float, hidden: int, count: int) -> Operator:

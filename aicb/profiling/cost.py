@@ -23,7 +23,7 @@ class PointColumns:
 
     def text(self, field: str) -> str:
         if field == "dtype":
-            return "fp8" if self._point.dtype == "fp8" else "bf16"
+            return self._point.dtype if self._point.dtype in ("fp8", "mxfp4") else "bf16"
         return str(self._shape.get(field, ""))
 
     def fail(self, field: str, expected: str) -> InputError:

@@ -60,7 +60,8 @@ def _served_tokens_per_gpu(result: Result) -> float:
     """Output tokens/s under load that reach clients, over the GPUs that decode."""
     (pool,) = (pool for pool in result.config.cluster.pools if pool.role == "decode")
     served = result.summary.under_load
-    assert served is not None and served.output_tokens_per_s is not None, "requests completed under load"
+    assert served is not None, "requests completed under load"
+    assert served.output_tokens_per_s is not None, "and had answers"
     return served.output_tokens_per_s / (pool.dp * pool.tp)
 
 

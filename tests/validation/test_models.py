@@ -8,7 +8,7 @@ import yaml
 
 from aicb.data import FOLDER as DATA
 from aicb.iteration.host import MEDIAN_HOST, HostModel, known_hosts
-from aicb.iteration.launches import CALLS
+from aicb.iteration.launches import CALLS, FIRST, SHARED
 from tests.validation.engine_figures import FOLDER
 from tests.validation.partitions_vs_engine import (
     MODELS,
@@ -23,7 +23,7 @@ from vidur_pd.metrics.sources import OTHER_HOST_ERROR, OWN_HOST_ERROR
 
 HOSTS = DATA / "hosts"
 GPT_OSS = ("tp1-gpt-oss-20b", "tp1-gpt-oss-20b-later")
-"""Its mxfp4 products were measured nowhere: nothing of it is within limits."""
+"""Its mxfp4 products were measured after its engine, apart from it."""
 KNOWN_KERNELS = [server for server in MODELS if server not in GPT_OSS]
 LIMIT = 0.06
 """Wanted relative error of prompts and decodes."""
@@ -64,10 +64,12 @@ def test_models_decode_as_measured(server: str) -> None:
 
 
 @pytest.mark.parametrize("server", GPT_OSS)
-def test_gpt_oss_is_fast_as_its_products_are_estimates(server: str) -> None:
-    errors = [row.error for row in (*compare_decodes(server), *compare_prompts(server)[-3:])]
-    assert len(errors) == 9
-    assert -0.40 < min(errors) < max(errors) < -LIMIT
+def test_gpt_oss_runs_as_measured_once_its_products_have_been(server: str) -> None:
+    """7 to 25 % fast in decodes and 10 to 40 in long prompts with estimates; 4,096 tokens still wait for the host."""
+    rows = [*compare_decodes(server), *(row for row in compare_prompts(server) if int(row.name.split()[-1]) >= 8192)]
+    assert len(rows) == 8
+    for row in rows:
+        assert abs(row.error) <= LIMIT, f"{row.name}: {row.error:+.1%}"
 
 
 @pytest.mark.parametrize("server", KNOWN_KERNELS)
@@ -110,10 +112,16 @@ def test_calls_of_experts_launch_as_long_as_in_other_models(server: str, call: s
     assert eager["experts_us"] / eager["attention_us"] == pytest.approx(CALLS[call] / CALLS["attention"], rel=within)
 
 
-def test_calls_of_experts_with_a_router_in_fp32_launch_twice_as_long() -> None:
-    """GLM-4.5-Air's 26.8 launches, of which 14.5 are counted: 11.5, and three kernels of its shared expert."""
+def test_calls_of_experts_chosen_by_corrected_scores_launch_as_long_as_counted() -> None:
+    """GLM-4.5-Air's 26.8 launches: the call, first calls' share in three layers, three kernels of its shared expert.
+    So counted, its host is that of the other models on its machine; with 11.5 for the call it had 105 us a launch."""
     eager = measurement("tp1-glm-4.5-air-l4")["calls"]["eager"]
-    assert eager["experts_us"] / eager["attention_us"] * CALLS["attention"] == pytest.approx(26.8, rel=0.01)
+    found = eager["experts_us"] / eager["attention_us"] * CALLS["attention"]
+    assert found == pytest.approx(CALLS["experts_grouped"] * (1.0 + FIRST / 3) + 3 * SHARED, rel=0.04)
+    others = ("tp1-llama-3.1-8b-l16", "tp1-gpt-oss-20b", "tp1-gpt-oss-20b-later", "tp1-qwen3-235b-a22b-fp8-l5-later")
+    same_machine = [measurement(server)["host"]["eager_launch_us"] for server in others]
+    host_us = measurement("tp1-glm-4.5-air-l4")["host"]["eager_launch_us"]
+    assert min(same_machine) < host_us < max(same_machine)
 
 
 RECORDED = [name for name in known_hosts() if name != MEDIAN_HOST]
@@ -127,7 +135,7 @@ def recorded_hosts() -> list[dict[str, float]]:
 
 
 def test_hosts_differ_as_stated_errors_say() -> None:
-    """Of 17 recordings the default is the fastest. Two machines with 16 cores differed by 2.4 within half an hour."""
+    """Of 17 recordings the default is the fastest. Two machines with 16 cores differed by 1.8 within half an hour."""
     launches_us, default_us = (
         np.array([host["eager_launch_us"] for host in recorded_hosts()]),
         HostModel().eager_launch_us,
@@ -137,7 +145,7 @@ def test_hosts_differ_as_stated_errors_say() -> None:
     for expected_us, error in ((np.median(launches_us), OWN_HOST_ERROR), (default_us, OTHER_HOST_ERROR)):
         assert np.quantile(abs(launches_us / expected_us - 1.0), 0.68) == pytest.approx(error, abs=0.01)
     of_models = [measurement(server)["host"]["eager_launch_us"] for server in MODELS]
-    assert max(of_models) / min(of_models) > 2.4
+    assert max(of_models) / min(of_models) == pytest.approx(1.77, abs=0.01)
 
 
 def test_the_host_of_virtual_machines_is_the_median_of_what_was_recorded() -> None:

@@ -23,7 +23,7 @@ from aicb.kernels.fitting.kriging import Floats, Scales
 from aicb.kernels.fitting.surface import ReferenceModel
 from aicb.kernels.reference.deepgemm_tiles import CONTIGUOUS_ROWS, Layout, TileChooser, Tiles
 from aicb.measurements.gpu import Gpu
-from aicb.model.precision import ELEMENT_BYTES, GemmDtype
+from aicb.model.precision import ELEMENT_BYTES, MX_BLOCK, GemmDtype, weight_matrix_bytes
 
 _LONG = 1e6
 """Correlation length of a coordinate that does not matter."""
@@ -187,6 +187,45 @@ def products_reference(gpu: Gpu) -> ReferenceModel:
 
     scales = Scales((4.0, 4.0, 4.0, 3.0), (0.1, 0.1, 0.1, 4.0), 0.3, 0.05)
     return ReferenceModel("bmm (products, n, k)", 3, reference_us, np.log2, scales)
+
+
+MXFP4_ROWS = (16, 32, 64, 128)
+"""Rows of a tile of OpenAI's Triton kernels: the mean rows of all experts, to the next power of two."""
+MXFP4_COLUMNS = 256
+MXFP4_STEP_US = (0.76, 1.03, 1.26, 1.94)
+"""One step of 128 along k of such a tile, in which weights become bf16."""
+MXFP4_LAUNCH_US, MXFP4_WAVE_US, MXFP4_MEMORY_SHARE = 7.8, 0.56, 0.56
+"""With the steps least absolute values over the 200 up projections of ``aicb/data/h100/experts``: 2.2 % median, 14 %
+p90; down projections take up to a third longer, which the residuals have."""
+MXFP4_EDGE = 0.5
+"""Tiles of an expert beyond its rows over those of a tile, as rows do not fill the last."""
+
+
+def mxfp4_reference(gpu: Gpu, is_resident: bool) -> ReferenceModel:
+    """Shapes (experts, active experts, n, k, rows per active expert) of bf16 rows times mxfp4 weights."""
+    sizes, steps_us = np.array(MXFP4_ROWS), np.array(MXFP4_STEP_US)
+
+    def tile_of(shapes: Floats) -> NDArray[np.int64]:
+        groups, active, _, _, rows = shapes.T
+        return np.asarray(np.searchsorted(sizes[:-1], np.maximum(active * rows / groups, 1.0)))
+
+    def waves_of(shapes: Floats) -> Floats:
+        _, active, n, _, rows = shapes.T
+        tiles = active * np.maximum(rows / sizes[tile_of(shapes)] + MXFP4_EDGE, 1.0)
+        return np.asarray(np.ceil(tiles * np.ceil(n / MXFP4_COLUMNS) / gpu.sms))
+
+    def reference_us(shapes: Floats) -> Floats:
+        _, active, n, k, rows = shapes.T
+        compute_us = waves_of(shapes) * (np.ceil(k / 128) * steps_us[tile_of(shapes)] + MXFP4_WAVE_US)
+        moved = active * (n * k * weight_matrix_bytes(1, MX_BLOCK, "mxfp4") / MX_BLOCK + 2.0 * rows * (k + n))
+        memory_us = MXFP4_MEMORY_SHARE * moved / gpu.hbm_bytes_per_s * 1e6 * _cold_share(moved, gpu, is_resident)
+        return np.asarray(MXFP4_LAUNCH_US + np.cbrt(compute_us**3 + memory_us**3))
+
+    def coordinates(shapes: Floats) -> Floats:
+        return np.column_stack([np.log2(shapes[:, 1:]), np.log2(waves_of(shapes)), tile_of(shapes)])
+
+    scales = Scales((3.0, 4.0, 4.0, 3.0, 20.0, 2.24), (2.0, 0.1, 0.1, 4.0, 5.0, 2.0), 0.2, 0.03)
+    return ReferenceModel("grouped mxfp4 gemm (experts, active, n, k)", 4, reference_us, coordinates, scales, (2, 3))
 
 
 def grouped_reference(gpu: Gpu, layout: Layout, dtype: GemmDtype, is_resident: bool) -> ReferenceModel:

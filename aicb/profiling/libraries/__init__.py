@@ -32,6 +32,7 @@ def all_libraries(device: str, modules: Mapping[str, Path]) -> list[Library]:
     from aicb.profiling.libraries.triton_own import TritonOwn
     from aicb.profiling.libraries.vllm_cache import VllmCache
     from aicb.profiling.libraries.vllm_fused_moe import VllmFusedMoe
+    from aicb.profiling.libraries.vllm_mxfp4 import VllmMxfp4Experts
     from aicb.profiling.libraries.vllm_ops import VllmOps
 
     core, moe = modules.get("_C_stable_libtorch"), modules.get("_moe_C_stable_libtorch")
@@ -51,6 +52,7 @@ def all_libraries(device: str, modules: Mapping[str, Path]) -> list[Library]:
         VllmOps(core, moe),
         VllmCache(core, moe),
         VllmFusedMoe(),
+        VllmMxfp4Experts(),
         TorchCompiled(),
         TritonOwn(),
     ]
