@@ -10,8 +10,10 @@ from pydantic import ValidationError
 
 from tests.integration.small_runs import config, pool, simulate
 from vidur_pd.metrics.attribution import PARTS, attribute
+from vidur_pd.metrics.console import _warnings
 from vidur_pd.metrics.request_figures import request_columns_of
 from vidur_pd.metrics.result import Result
+from vidur_pd.simulation import api
 
 COSTS = {
     "prepare_us": 1000,
@@ -126,3 +128,30 @@ def test_measured_times_are_in_the_resolved_configuration() -> None:
 def test_what_makes_no_frontend_is_refused(frontend: dict[str, Any], engine: dict[str, Any], expected: str) -> None:
     with pytest.raises(ValidationError, match=expected):
         config(MIXED, frontend=frontend, engine=engine)
+
+
+def quick(**more: Any) -> Result:
+    """256 requests at a time of a small dense model: 23,000 output tokens/s."""
+    workload = {
+        "kind": "synthetic",
+        "requests": 1000,
+        "arrivals": {"kind": "closed", "clients": 256},
+        "lengths": {"kind": "fixed", "prefill": 32, "decode": 100},
+    }
+    return api.simulate(config(MIXED, **{"workload": workload, "engine": {"framework": "vllm"}, **more}))
+
+
+def test_vllm_engines_that_outrun_their_api_servers_are_told() -> None:
+    """One loop passes 1 s over 46 + 14 us."""
+    needed = quick().summary.api_server
+    assert needed is not None
+    assert needed.most_tokens_per_s == pytest.approx(1e6 / 60)
+    assert needed.tokens_per_s > 20000
+    assert any("API servers" in line and "frontend: {kind: vllm}" in line for line in _warnings(quick().summary))
+
+
+def test_nothing_is_told_of_servers_that_follow_are_simulated_or_are_not_vllm_s() -> None:
+    slow = {"kind": "synthetic", "requests": 50, "arrivals": {"kind": "poisson", "qps": 5.0}}
+    lengths = {"lengths": {"kind": "fixed", "prefill": 32, "decode": 100}}
+    for more in ({"workload": slow | lengths}, {"frontend": {"kind": "vllm"}}, {"engine": {"framework": "sglang"}}):
+        assert quick(**more).summary.api_server is None

@@ -12,6 +12,7 @@ import vidur_pd
 from boundary.errors import InputError
 from tests.vidur_pd.test_config_file import MINIMAL
 from vidur_pd.config import SimulationConfig
+from vidur_pd.config.engine_conditions import _warn_of_nccl
 from vidur_pd.config.file import load_config
 
 
@@ -35,6 +36,8 @@ def test_the_framework_alone_brings_policy_cache_kernels_and_first_token() -> No
 
 
 def test_nccl_stands_for_kernels_that_were_not_measured(caplog: pytest.LogCaptureFixture) -> None:
+    """Said once in a process, in which other tests may have been told."""
+    _warn_of_nccl.cache_clear()
     pools = [{"name": "a", "role": "mixed", "tp": 2}]
     config = sglang(hardware="h20", cluster={"topology": {"kind": "single_switch"}, "pools": pools})
     assert config.network.collectives == "nccl"

@@ -189,6 +189,12 @@ def _warnings(summary: Summary) -> Iterator[str]:
                 f"pool {pool.name}: the {pool.tp} GPUs of a tensor-parallel group are on {pool.tp_servers} servers, "
                 "so that their all-reduces cross NICs (cluster.topology.gpus_per_node)"
             )
+    if summary.api_server is not None:
+        needed, most = summary.api_server.tokens_per_s, summary.api_server.most_tokens_per_s
+        yield (
+            f"clients get {needed:,.0f} output tokens/s through each of vLLM's API servers (one per data-parallel "
+            f"rank), and one passes some {most:,.0f}: simulate them with frontend: {{kind: vllm}}"
+        )
     workload = summary.workload
     if summary.caches_in_vain:
         yield (

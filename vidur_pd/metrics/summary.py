@@ -66,6 +66,15 @@ class UnderLoad:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ApiServerLoad:
+    """Output tokens/s under load that each of vLLM's API servers would pass, one for each data-parallel rank that
+    answers, and that one can pass (``vidur_pd/config/data/frontend``). No server is simulated."""
+
+    tokens_per_s: float
+    most_tokens_per_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ClassSlo:
     """Objectives of a class."""
 
@@ -715,6 +724,8 @@ class Summary:
     """Left out without ``engine.eplb``."""
     tiers: tuple[TierSummary, ...] | None = field(default=None, metadata={"left_out": True})
     """Left out without ``kv_cache.tiers``."""
+    api_server: ApiServerLoad | None = field(default=None, metadata={"left_out": True})
+    """Left out with a frontend, engines other than vLLM, and servers that can follow."""
     classes: tuple[ClassSummary, ...] | None = field(default=None, metadata={"left_out": True})
     """Left out where the workload has none. The goodput of all requests counts each by the objectives of its class."""
 

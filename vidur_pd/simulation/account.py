@@ -15,6 +15,7 @@ from aicb.iteration.host import MEDIAN_HOST, known_hosts
 from aicb.measurements.gpu import MEASURED_GPU
 from simccl.planning.calibration import shipped_calibration
 from vidur_pd.config import PoolConfig, PricesConfig, SloConfig, hourly_price
+from vidur_pd.config.frontend import most_tokens_per_s
 from vidur_pd.execution.coupling.plan import Treatment
 from vidur_pd.metrics.communication import communication_sources
 from vidur_pd.metrics.costs import PoolPrice, cost_summary, prompts_share
@@ -36,6 +37,7 @@ from vidur_pd.metrics.sources import (
     time_sources,
 )
 from vidur_pd.metrics.summary import (
+    ApiServerLoad,
     CostSummary,
     Effort,
     EnergySummary,
@@ -55,6 +57,7 @@ from vidur_pd.metrics.summary import (
     Summary,
     Throughput,
     TierSummary,
+    UnderLoad,
     WorkloadSummary,
 )
 from vidur_pd.metrics.tally import RequestTally
@@ -105,6 +108,7 @@ class Account:
         slo, log = self._config.slo, self._log
         self._held = _held_share(planner)
         completed, makespan_s = tally.count(RequestStatus.COMPLETED), to_seconds(tally.makespan_ps)
+        load = under_load(tally, slo)
         arriving = _arriving(tally)
         met = int(np.count_nonzero(tally.is_served(slo)))
         tpot_ps, (gap_s, gap_count) = tally.tpot_ps, log.gaps()
@@ -118,7 +122,7 @@ class Account:
             not_served=_not_served(tally),
             makespan_s=makespan_s,
             throughput=_throughput(tally, completed, makespan_s),
-            under_load=under_load(tally, slo),
+            under_load=load,
             cached_input_share=tally.cached_tokens / tally.input_tokens if completed else None,
             ttft_s=distribution(seconds(tally.ttft_ps)),
             tpot_s=distribution(seconds(tpot_ps[tpot_ps != NEVER])),
@@ -149,6 +153,7 @@ class Account:
             links=tuple(links),
             energy=energy,
             cost=self._cost(energy, tally, makespan_s),
+            api_server=self._api_server(load),
             classes=class_summaries(tally, slo),
             rebalancing=rebalancing,
             planner=planner,
@@ -156,6 +161,16 @@ class Account:
             faults=fault_summary(self._plan.faults, recovered, transfers_retried, tally, slo),
         )
         return replace(summary, verdict=verdict_of(summary, tally, slo))
+
+    def _api_server(self, load: UnderLoad | None) -> ApiServerLoad | None:
+        """Where vLLM's servers, as many as it starts by default, could not follow their engines."""
+        answering = [pool for pool in self._config.cluster.pools if pool.role != "prefill"]
+        is_vllm = all(self._plan.pools[pool.name].engine.framework == "vllm" for pool in answering)
+        if load is None or load.output_tokens_per_s is None or self._config.frontend.kind != "none" or not is_vllm:
+            return None
+        tokens_per_s = load.output_tokens_per_s / sum(len(self._indices(pool)) * pool.dp for pool in answering)
+        most = most_tokens_per_s()
+        return ApiServerLoad(tokens_per_s=tokens_per_s, most_tokens_per_s=most) if tokens_per_s > most else None
 
     def _workload_summary(self) -> WorkloadSummary:
         workload = self._workload
