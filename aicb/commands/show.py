@@ -221,7 +221,7 @@ def memory(
     redundant_experts: RedundantExperts = 0,
     weights: Weights = WeightFormat.BF16,
     kv_format: KvFormat = Format.BF16,
-    gpu_memory_utilization: Annotated[float, typer.Option(help="Share of HBM the instance may use.")] = 0.9,
+    gpu_memory_utilization: Annotated[float, typer.Option(help="Share of HBM the instance may use, as vLLM's.")] = 0.92,
     max_batched_tokens: Annotated[int, typer.Option(help="Tokens of the largest iteration.")] = 8192,
     max_seqs: Annotated[int, typer.Option(help="Requests of the largest batch.")] = 256,
     block_tokens: Annotated[int, typer.Option(help="Tokens per KV block.")] = 16,

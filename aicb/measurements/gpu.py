@@ -108,7 +108,7 @@ class Gpu:
             InputError: fp8 weights on a GPU without fp8 tensor cores.
         """
         if precision.dense not in self.peak_flops:
-            raise InputError(f"Precision.weights: found {precision.weights}, expected bf16 ({self.name} has no fp8)")
+            raise InputError(f"weights: found {precision.weights}, expected bf16 ({self.name} has no fp8)")
 
 
 def known_gpus() -> list[str]:

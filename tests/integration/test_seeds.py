@@ -68,6 +68,8 @@ def test_what_the_seed_does_not_touch_has_no_interval(tmp_path: Path) -> None:
     printed = run_forked("vidur_pd", "run", str(path), "-o", str(tmp_path / "out"), "--seeds", "2", "--json")
     of = json.loads(printed.stdout)["seeds"]["figures"]["ttft_s.p90"]
     assert of["low"] == of["mean"] == of["high"]
+    told = run_forked("vidur_pd", "run", str(path), "-o", str(tmp_path / "told"), "--seeds", "2").stdout
+    assert "2 seeds gave the same figures: nothing of this run is drawn" in " ".join(told.split())
 
 
 def test_seeds_do_not_go_with_a_stream(tmp_path: Path) -> None:

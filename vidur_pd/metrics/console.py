@@ -142,6 +142,9 @@ def uncertainty(summary: Summary) -> Iterator[str]:
     known = {name: summary.seeds.figures.get(path) for name, path in shown.items()}
     parts = [f"{name} {_interval(each, name)}" for name, each in known.items() if each is not None]
     count = len(summary.seeds.seeds)
+    if count > 1 and all(each.low == each.high for each in summary.seeds.figures.values() if each is not None):
+        yield f"{count} seeds gave the same figures: nothing of this run is drawn, neither arrivals nor lengths nor routes"
+        return
     yield f"over {count} seeds, {summary.seeds.met} of which meet the SLO: {', '.join(parts)}"
 
 

@@ -12,6 +12,7 @@ from vidur_pd.config import SloConfig
 from vidur_pd.config.file import describe
 from vidur_pd.metrics.quantities import distribution
 from vidur_pd.metrics.slo import is_beyond, judge, quantile
+from vidur_pd.metrics.verdict.verdict import _target
 
 
 def objectives(**fields: object) -> SloConfig:
@@ -107,3 +108,13 @@ def test_as_many_are_beyond_as_are_named_one_by_one(ttfts: list[int], limit: int
     slo, tally = objectives(ttft={"p90": limit}), tally_of(*(Served(0, ttft, 20, 10, 2) for ttft in ttfts))
     (target,) = judge(tally, slo)
     assert is_beyond(tally, slo, slo.targets[0]).sum() == target.beyond == sum(ttft > limit for ttft in ttfts)
+
+
+@pytest.mark.parametrize(
+    ("limit", "text"), [(4.58, "(0.4 % over)"), (3.5, "(31 % over)"), (2.0, "(2.3 times)"), (5.0, "(8.0 % to spare)")]
+)
+def test_the_verdict_says_by_how_much_a_latency_is_beyond_its_limit(limit: float, text: str) -> None:
+    """4.6 s; small excesses as shares, as 1.0 times says nothing of them."""
+    tally = tally_of(*(Served(0, ttft, 10, 10, 2) for ttft in (1, 2, 3, 4, 5)))
+    (target,) = judge(tally, objectives(ttft={"p90": limit}))
+    assert _target(target).endswith(text)

@@ -184,8 +184,13 @@ def _target(target: TargetSummary) -> str:
     if target.found is None:
         return f"{target.name} without end, limit {_time(target.limit)}"
     margin = target.margin or 0.0
-    gap = f"{percent(margin)} to spare" if margin >= 0 else f"{1 - margin:.1f} times"
+    gap = f"{percent(margin)} to spare" if margin >= 0 else _excess(-margin)
     return f"{target.name} {_time(target.found)}, limit {_time(target.limit)} ({gap})"
+
+
+def _excess(share: float) -> str:
+    """How far beyond its limit a latency is."""
+    return f"{1 + share:.1f} times" if share >= 0.5 else f"{percent(share)} over"
 
 
 def percent_of(share: float | None) -> str:
