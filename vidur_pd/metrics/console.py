@@ -143,7 +143,7 @@ def uncertainty(summary: Summary) -> Iterator[str]:
     parts = [f"{name} {_interval(each, name)}" for name, each in known.items() if each is not None]
     count = len(summary.seeds.seeds)
     if count > 1 and all(each.low == each.high for each in summary.seeds.figures.values() if each is not None):
-        yield f"{count} seeds gave the same figures: nothing of this run is drawn, neither arrivals nor lengths nor routes"
+        yield f"{count} seeds gave the same figures: nothing of this run is drawn, as of a trace with fixed routes"
         return
     yield f"over {count} seeds, {summary.seeds.met} of which meet the SLO: {', '.join(parts)}"
 
