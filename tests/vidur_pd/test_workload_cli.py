@@ -149,3 +149,34 @@ def test_bad_input_is_one_line_on_stderr_and_exit_code_2(
     assert err.count("\n") == 1
     assert (tmp_path / "fine.csv").read_text() == fine
     assert not list(tmp_path.glob("o.*"))
+
+
+OWN_COLUMNS = ("--column", "arrived_at_s=ts", "--column", "prefill_tokens=in", "--column", "decode_tokens=out")
+
+
+def test_traces_of_one_s_own_are_inspected_and_converted_by_their_columns(tmp_path: Path) -> None:
+    path, output = tmp_path / "own.jsonl", tmp_path / "own.csv"
+    path.write_text('{"ts": 1000, "in": 100, "out": 5}\n{"ts": 3000, "in": 300, "out": 7}\n')
+    code, printed, _ = invoke("inspect", path, *OWN_COLUMNS, "--time-unit", "ms", "--json")
+    assert code == 0
+    assert json.loads(printed)["span_s"] == 2.0
+    code, _, _ = invoke("convert", path, *OWN_COLUMNS, "--time-unit", "ms", "-o", output)
+    assert code == 0
+    assert output.read_text().splitlines()[1:] == ["0,0,100,5", "1,2,300,7"]
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        (["--column", "when=ts"], "--column: found 'when=ts', expected NAME=COLUMN with NAME one of arrived_at_s"),
+        (["--time-unit", "ms"], "--time-unit: found ms without --column, expected both"),
+        (["--column", "arrived_at_s=ts", "--time-unit", "h"], "--time-unit: found 'h', expected one of s, ms, us"),
+    ],
+)
+def test_columns_that_name_nothing_are_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, more: list[str], message: str
+) -> None:
+    path = tmp_path / "own.jsonl"
+    path.write_text('{"ts": 1000, "in": 100, "out": 5}\n')
+    assert run_main(monkeypatch, "inspect", str(path), *more) == 2
+    assert message in capsys.readouterr().err

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
+from vidur_pd.commands.own_columns import Columns, TimeUnitOption, known_unit, named_columns, read_own
+
 if TYPE_CHECKING:
     from vidur_pd.config.workload import TimeUnit, TraceColumn
     from vidur_pd.workload.reading import Trace
@@ -62,13 +64,8 @@ def init(
     tp: Annotated[int | None, typer.Option(min=1, help="GPUs of an instance; by default the fewest that fit.")] = None,
     framework: Annotated[str, typer.Option(help="vllm, sglang or trtllm.")] = "vllm",
     trace: Annotated[Path | None, typer.Option(help="Trace of requests; by default they are drawn.")] = None,
-    columns: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--column", help="Of CSV or JSON lines of one's own: arrived_at_s=TS, prefill_tokens=IN, … (repeatable)."
-        ),
-    ] = None,
-    time_unit: Annotated[str, typer.Option(help="Of arrived_at_s, with --column: s, ms, us or date_time.")] = "s",
+    columns: Columns = None,
+    time_unit: TimeUnitOption = "s",
     rate: Annotated[
         float | None, typer.Option(min=1e-6, help="Requests per second; by default those of the trace, or 4.")
     ] = None,
@@ -86,9 +83,11 @@ def init(
     check_output(target)
     model, gpu = _asked(model, "--model", "Model"), _asked(gpu, "--gpu", "GPU").lower()
     tp = tp or _fewest(model, gpu)
-    named = _named(columns or [], trace)
-    unit = _unit(time_unit, named)
-    found = None if trace is None else _read(trace, named, unit)
+    if columns and trace is None:
+        raise InputError("--column: found without --trace, expected both")
+    named = named_columns(columns or [])
+    unit = known_unit(time_unit, named)
+    found = None if trace is None else read_own(trace, named, unit)
     workload = _drawn(rate) if found is None or trace is None else _replayed(trace, named, unit, found, rate)
     text = _text(target, model, gpu, (prefill, decode), tp, framework, workload, (ttft, tpot))
     target.write_text(text, encoding="utf-8")
@@ -140,50 +139,6 @@ def _fewest(model: str, gpu: str) -> int:
 def _drawn(rate: float | None) -> str:
     rate = DRAWN_PER_S if rate is None else rate
     return SYNTHETIC.format(requests=max(200, round(60 * rate)), rate=rate)
-
-
-def _named(columns: list[str], trace: Path | None) -> dict[TraceColumn, str]:
-    """Columns by the names of format ``csv``. Raises: InputError, for what is no pair, or no such name."""
-    from typing import get_args
-
-    from boundary.errors import InputError
-    from boundary.quoting import quoted
-    from vidur_pd.config.workload import TraceColumn
-
-    if columns and trace is None:
-        raise InputError("--column: found without --trace, expected both")
-    found: dict[TraceColumn, str] = {}
-    for each in columns:
-        name, equals, column = each.partition("=")
-        known = next((known for known in get_args(TraceColumn) if known == name), None)
-        if not (known and equals and column):
-            expected = ", ".join(get_args(TraceColumn))
-            raise InputError(f"--column: found {quoted(each)}, expected NAME=COLUMN with NAME one of {expected}")
-        found[known] = column
-    return found
-
-
-def _unit(found: str, columns: Mapping[TraceColumn, str]) -> TimeUnit:
-    """Raises: InputError, for what is no unit of time, or one without columns."""
-    from typing import get_args
-
-    from boundary.errors import InputError
-    from boundary.quoting import quoted
-    from vidur_pd.config.workload import TimeUnit
-
-    known: TimeUnit | None = next((known for known in get_args(TimeUnit) if known == found), None)
-    if known is None:
-        raise InputError(f"--time-unit: found {quoted(found)}, expected one of {', '.join(get_args(TimeUnit))}")
-    if known != "s" and not columns:
-        raise InputError(f"--time-unit: found {found} without --column, expected both")
-    return known
-
-
-def _read(trace: Path, columns: Mapping[TraceColumn, str], unit: TimeUnit) -> Trace:
-    """Raises: InputError, naming file, line and field, where it is no trace."""
-    from vidur_pd.workload.reading import TraceSelection, read_trace
-
-    return read_trace(trace, selection=TraceSelection(columns=columns or None, time_unit=unit))
 
 
 def _replayed(trace: Path, columns: Mapping[TraceColumn, str], unit: TimeUnit, found: Trace, rate: float | None) -> str:

@@ -13,6 +13,7 @@ import typer
 
 from boundary.errors import InputError
 from boundary.output_files import check_output
+from vidur_pd.commands.own_columns import Columns, TimeUnitOption, known_unit, named_columns, read_own
 
 if TYPE_CHECKING:
     from vidur_pd.config.workload import WorkloadFile
@@ -43,22 +44,25 @@ DEFAULT_WORKLOAD: dict[str, Any] = {
 
 @app.command()
 def inspect(
-    path: Annotated[Path, typer.Argument(help="Trace in a known format, plain or .gz.")],
+    path: Annotated[Path, typer.Argument(help="Trace, plain or .gz.")],
     trace_format: Format = "auto",
+    columns: Columns = None,
+    time_unit: TimeUnitOption = "s",
     as_json: AsJson = False,
 ) -> None:
     """Rate, burstiness, lengths and prefix reuse of a trace."""
-    from vidur_pd.workload import read_trace
-
-    trace = read_trace(path, trace_format)
+    named = named_columns(columns or [])
+    trace = read_own(path, named, known_unit(time_unit, named), trace_format)
     _show(trace.workload, as_json, {"format": trace.format})
 
 
 @app.command()
 def convert(
-    path: Annotated[Path, typer.Argument(help="Trace in a known format, plain or .gz.")],
+    path: Annotated[Path, typer.Argument(help="Trace, plain or .gz.")],
     output: Output,
     trace_format: Format = "auto",
+    columns: Columns = None,
+    time_unit: TimeUnitOption = "s",
     to: To = None,
     as_json: AsJson = False,
 ) -> None:
@@ -66,11 +70,11 @@ def convert(
 
     To change it as well (window, load, lengths), describe it in a file and use generate.
     """
-    from vidur_pd.workload import read_trace
     from vidur_pd.workload.writing import write_trace
 
     check_output(output, [path])
-    trace = read_trace(path, trace_format)
+    named = named_columns(columns or [])
+    trace = read_own(path, named, known_unit(time_unit, named), trace_format)
     if not trace.has_arrivals:
         raise InputError(f"{path}: found no arrival times, expected a trace with them (generate can draw some)")
     write_trace(trace.workload, output, to)
