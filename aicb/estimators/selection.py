@@ -2,13 +2,15 @@
 
 A table of another origin may hold only some kinds of kernels (``aicb import`` of GEMM times, a profile without
 FlashMLA). These are priced from it; times of the others are transferred from the H200 (`transfer.py`) and flagged.
-Products of mxfp4 experts were measured on an H100 instead, from which they are transferred to all others.
+On an H100 vLLM's products of experts were measured: they are taken from there at the sites that were, and those of
+mxfp4 experts, which were measured nowhere else, are transferred to all other GPUs.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import defaultdict
+from collections.abc import Collection
 from dataclasses import replace
 
 import numpy as np
@@ -21,7 +23,7 @@ from aicb.estimators.interpolation import InterpolationEstimator
 from aicb.estimators.roofline import RooflineEstimator
 from aicb.estimators.transfer import TransferEstimator
 from aicb.kernels.fitting.estimate import DecodeTimes, Estimate, ManyTimes
-from aicb.kernels.grouped_gemm import GroupedGemm
+from aicb.kernels.grouped_gemm import ExpertSite, GroupedGemm, engine_sites
 from aicb.kernels.kernel import CacheKernel, Kernel
 from aicb.kernels.prefill_attention import PrefillAttention
 from aicb.measurements.gpu import MEASURED_GPU, Gpu, get_gpu
@@ -34,8 +36,8 @@ LEAST_ROWS = 8
 """Least number of measured shapes for a kind of kernel to be interpolated."""
 
 
-EXPERTS_ORIGIN = "h100"
-"""The GPU on which vLLM's products of mxfp4 experts were measured; no H200 was to be had."""
+EXPERTS_GPU = "h100"
+"""The GPU other than the H200 on which vLLM's products of experts were measured, those of mxfp4 ones there alone."""
 
 
 def select_estimator(name: str, gpu: Gpu, precision: Precision, timing: Timing = "engine") -> Estimator:
@@ -54,25 +56,23 @@ def select_estimator(name: str, gpu: Gpu, precision: Precision, timing: Timing =
     if name == "interpolation" and gpu.table is not None and gpu.name != MEASURED_GPU:
         return PartialTableEstimator(gpu, precision, timing)
     made = make_estimator(name, gpu, precision, timing)
-    if isinstance(made, InterpolationEstimator) and precision.weights == "mxfp4":
-        return ExpertsElsewhereEstimator(made, _mxfp4_experts(gpu, precision, timing))
-    return made
+    return _with_experts(made, gpu, precision, timing) if isinstance(made, InterpolationEstimator) else made
 
 
-def _transferred(gpu: Gpu, precision: Precision | None, timing: Timing) -> CoreEstimator:
-    """Times that are not this GPU's: of mxfp4 experts from where these were measured, of all else from the H200."""
-    transferred = TransferEstimator(gpu, precision, timing)
-    if precision is None or precision.weights != "mxfp4":
-        return transferred
-    return ExpertsElsewhereEstimator(transferred, _mxfp4_experts(gpu, precision, timing))
+def _transferred(gpu: Gpu, precision: Precision, timing: Timing) -> CoreEstimator:
+    """Times that are not this GPU's, but for experts where these were measured."""
+    return _with_experts(TransferEstimator(gpu, precision, timing), gpu, precision, timing)
 
 
-def _mxfp4_experts(gpu: Gpu, precision: Precision, timing: Timing) -> CoreEstimator:
-    """Measured times on the GPU that has them, transferred ones on others."""
-    origin = replace(get_gpu(EXPERTS_ORIGIN), table=FOLDER / EXPERTS_ORIGIN / "experts")
-    if gpu.name == EXPERTS_ORIGIN:
-        return InterpolationEstimator(origin, precision, timing)
-    return TransferEstimator(gpu, precision, timing, origin)
+def _with_experts(main: CoreEstimator, gpu: Gpu, precision: Precision, timing: Timing) -> CoreEstimator:
+    """``main``, but for products of experts that another table has."""
+    origin = replace(get_gpu(EXPERTS_GPU), table=FOLDER / EXPERTS_GPU / "experts")
+    if gpu.name == EXPERTS_GPU:
+        sites = engine_sites(KernelTable.read(FOLDER / EXPERTS_GPU / "experts", EXPERTS_GPU))
+        return ExpertsEstimator(main, InterpolationEstimator(origin, precision, timing), sites)
+    if precision.weights == "mxfp4":
+        return ExpertsEstimator(main, TransferEstimator(gpu, precision, timing, origin))
+    return main
 
 
 class DividedEstimator(ABC):
@@ -105,14 +105,16 @@ class DividedEstimator(ABC):
         return self.estimator_of(kernel).core_prefill(kernel)
 
 
-class ExpertsElsewhereEstimator(DividedEstimator):
-    """Products of mxfp4 experts by one estimator, all other kernels by another."""
+class ExpertsEstimator(DividedEstimator):
+    """Products of mxfp4 experts, and of others at some sites, by one estimator, all other kernels by another."""
 
-    def __init__(self, main: CoreEstimator, experts: CoreEstimator):
-        self.main, self._experts = main, experts
+    def __init__(self, main: CoreEstimator, experts: CoreEstimator, sites: Collection[ExpertSite] = ()):
+        self.main, self._experts, self._sites = main, experts, sites
 
     def estimator_of(self, kernel: Kernel) -> CoreEstimator:
-        return self._experts if isinstance(kernel, GroupedGemm) and kernel.dtype == "mxfp4" else self.main
+        if not isinstance(kernel, GroupedGemm):
+            return self.main
+        return self._experts if kernel.dtype == "mxfp4" or kernel.engine_site in self._sites else self.main
 
 
 class PartialTableEstimator(DividedEstimator):
@@ -126,7 +128,7 @@ class PartialTableEstimator(DividedEstimator):
         assert gpu.table is not None, f"{gpu.name} has no table"
         self._table = KernelTable.read(gpu.table, gpu.name)
         self._own = InterpolationEstimator(gpu, precision, timing)
-        self.main = _transferred(gpu, precision, timing)
+        self.main = _transferred(gpu, precision or Precision(), timing)
         self._is_measured: dict[tuple[str, str | None], bool] = {}
 
     def estimator_of(self, kernel: Kernel) -> CoreEstimator:

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import product
-from typing import ClassVar, Literal, Self
+from typing import ClassVar, Literal, Self, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,6 +38,8 @@ TiledLayout = Literal["masked", "contiguous"]
 Layout = Literal[TiledLayout, "gathered"]
 Site = tuple[int, int, int]
 """Experts of a rank, columns, inner size."""
+ExpertSite = tuple[WeightDtype, bool, int, int, int]
+"""Format of weights, whether ranks share the experts, and a site."""
 OPERATIONS = ("grouped_gemm_masked", "grouped_gemm_contiguous", "grouped_gemm_gathered", "grouped_gemm_swiglu")
 """By layout; ``swiglu``: gathered, with the activation on the way out."""
 UNMEASURED = 0.3
@@ -54,9 +56,9 @@ ENGINE_TOKENS = (*GATHERED_TOKENS[:-1], 6144, 8192, 12288, 16384)
 """Tokens of batches of an engine's kernel, whose tiles depend on them."""
 UNIFORM = "multinomial"
 """Distribution of the times of an engine's kernel: every token draws its experts with equal chance."""
-SLICED_RUN = "vllm_experts_sliced"
-"""Run of more widths of the engine's kernel, each a surface of its own: with those before on one, they would bend
-it."""
+SITE_RUNS = ("vllm_experts_sliced", "vllm_experts_h100")
+"""Runs of more widths of the engine's kernel, and of an H100, each site a surface of its own: vLLM ships tiles for some
+sites and takes a rule of thumb for others, which would bend a common one."""
 SHARED_EXPERTS = (8, 128, 512)
 """Of all ranks together, in measurements of the engine's kernel with shared experts."""
 SHARED = " of "
@@ -172,6 +174,13 @@ class GroupedGemm(Kernel):
             return "grouped_gemm_gathered", "bf16"
         return f"grouped_gemm_{self.layout}", "fp8"
 
+    @property
+    def engine_site(self) -> ExpertSite | None:
+        """Where an engine's kernel that gathers rows runs this, ``None`` of other layouts of fp8 experts."""
+        if self.dtype == "fp8" and self.layout != "gathered":
+            return None
+        return self.dtype, self.is_shared, self.groups, self.n, self.k
+
     def weight_bytes(self, elements: int) -> int:
         del elements
         return self.groups * self._expert_bytes
@@ -236,14 +245,24 @@ def shared_points(
             )
 
 
+def engine_sites(table: KernelTable) -> frozenset[ExpertSite]:
+    """Sites at which a table has an engine's kernel of bf16 and fp8 experts."""
+    return frozenset(
+        (dtype, is_shared, row["groups"], row["n"], row["k"])
+        for dtype in get_args(GemmDtype)
+        for is_shared, rows in ((False, _engine_rows(table, dtype)), (True, _shared_rows(table, dtype)))
+        for row in rows
+    )
+
+
 class ExpertTimes(KernelTimes[GroupedGemm]):
     """Grouped GEMM of one layout and format: sites (experts, active experts, n, k), axis rows per active expert.
 
     bf16 takes the times of the gathered layout: engines run bf16 experts in one fused kernel that gathers its rows. fp8
     does so where the layout is "gathered". Rows of vLLM's own kernel (``ENGINE_KERNEL``), taken under uniform routing,
     where experts at the edge of a row tile need two, are a surface by themselves: two kernels on one would bend it. Of
-    ranks that share experts, for whose numbers vLLM ships no tiles, and of slices measured later (`SLICED_RUN`), each
-    measured site is one. Of bf16 our kernel, measured at all expert-parallel sizes, stands in beyond the reach of
+    ranks that share experts, for whose numbers vLLM ships no tiles, and of later runs (`SITE_RUNS`), each measured site
+    is one. Of bf16 our kernel, measured at all expert-parallel sizes, stands in beyond the reach of
     those.
 
     Of other kernels only rows measured with equal experts are used: the kernel states total rows, so skew among the
@@ -299,8 +318,8 @@ def _surfaces(
     if op == "grouped_gemm_gathered":
         engine = _engine_rows(measured.table, dtype)
         own = [row for row in kernels[0] if row.kernel != ENGINE_KERNEL]
-        alone = [row for row in engine if row.run.endswith(SLICED_RUN)]
-        kernels = [[row for row in engine if not row.run.endswith(SLICED_RUN)], own]
+        alone = [row for row in engine if row.run.endswith(SITE_RUNS)]
+        kernels = [[row for row in engine if not row.run.endswith(SITE_RUNS)], own]
         if is_shared:
             alone = _shared_rows(measured.table, dtype)
             kernels.insert(0, alone)
@@ -310,7 +329,8 @@ def _surfaces(
     for row in alone:
         by_site[row["groups"], row["n"], row["k"]].append(row)
     sites = {site: _surface(reference, rows, measured) for site, rows in by_site.items()}
-    return [_surface(reference, rows, measured) for rows in kernels if rows], sites
+    common = [rows for rows in kernels if rows] or ([alone] if alone else [])
+    return [_surface(reference, rows, measured) for rows in common], sites
 
 
 def _mxfp4_surfaces(measured: MeasuredTimes, op: str) -> tuple[list[Surface], dict[Site, Surface]]:

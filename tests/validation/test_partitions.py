@@ -54,9 +54,9 @@ PROMPT_MISSES = {
     *((EXPERTS_APART, tokens) for tokens in (256, 1024, 3000, 6000, 12000)),
 }
 """Bound by the host, likewise; with experts apart that host took 130 ms for an eager iteration of any length."""
-DECODE_MISSES = {("tp2-qwen3-30b-a3b", "decode of 1 x 512"), (EXPERTS_APART, "decode of 64 x 512")}
-"""9.0 % slow, 6.4 % fast."""
-HYBRID_MISSES = {"decode of 1 x 512", "decode of 1 x 4096", "decode of 8 x 4096", "decode of 256 x 512"}
+DECODE_MISSES = {(EXPERTS_APART, "decode of 64 x 512")}
+"""8.0 % fast."""
+HYBRID_MISSES = {f"decode of {batch}" for batch in ("1 x 512", "1 x 4096", "8 x 4096", "32 x 4096", "256 x 512")}
 
 
 decodes, prompts = cache(compare_decodes), cache(compare_prompts)
@@ -64,17 +64,19 @@ decodes, prompts = cache(compare_decodes), cache(compare_prompts)
 
 @pytest.mark.parametrize("server", SERVERS)
 def test_batches_decode_as_measured(server: str) -> None:
-    """Experts apart: 1.3 to 6.4 % fast (7.3 to 15.5 % before experts were priced as vLLM runs them there)."""
+    """Experts apart: 3.1 to 8.0 % fast (7.3 to 15.5 % before experts were priced as vLLM runs them there); a third of
+    that is small kernels around them."""
     rows = decodes(server)
     assert len(rows) == 7
     for row in rows:
         is_miss = (server, row.name) in DECODE_MISSES
         assert (abs(row.error) <= 0.06) != is_miss, f"{row.name}: {row.error:+.1%}"
-    assert np.mean([abs(row.error) for row in rows]) <= 0.04
+    mean = np.mean([abs(row.error) for row in rows])
+    assert mean == pytest.approx(0.045, abs=0.005) if server == EXPERTS_APART else mean <= 0.04
 
 
 def test_a_hybrid_model_on_two_gpus_decodes_as_measured_unless_the_host_holds_it_up() -> None:
-    """One request of 16 layers takes the host longer than the device; 8 of 4,096 tokens are 7.6 % slow, 256 11.7."""
+    """One request of 16 layers takes the host longer than the device; 8 and 32 of 4,096 are 8 and 7 % slow, 256 12."""
     rows = decodes(HYBRID)
     assert len(rows) == 9
     for row in rows:
@@ -95,7 +97,7 @@ def test_prompts_take_as_long_as_measured_unless_the_host_holds_them_up(server: 
     [
         *(server for server in SERVERS if server != EXPERTS_APART),
         pytest.param(
-            EXPERTS_APART, marks=pytest.mark.xfail(strict=True, reason="14.4 %: prompts that the host holds up")
+            EXPERTS_APART, marks=pytest.mark.xfail(strict=True, reason="15.1 %: prompts that the host holds up")
         ),
     ],
 )
@@ -115,14 +117,17 @@ def test_servers_have_the_measured_latencies(server: str, run: str) -> None:
 
 
 def test_on_a_measured_host_ranks_that_share_experts_serve_shared_prefixes_within_limits() -> None:
+    """But for P90 of E2E, 6.1 % fast."""
     for row in compare_serving(EXPERTS_APART, "serve_prefix", HOST):
-        _, latency, _ = row.name.split()
-        assert abs(row.error) <= LIMITS[latency], f"{row.name}: {row.error:+.1%}"
+        _, latency, figure = row.name.split()
+        assert (abs(row.error) <= LIMITS[latency]) != ((latency, figure) == ("e2e", "P90")), (
+            f"{row.name}: {row.error:+.1%}"
+        )
 
 
 @pytest.mark.parametrize("requests", [2, 16, 64, 160])
 def test_kernels_of_shared_experts_take_as_long_as_in_the_engine(requests: int) -> None:
-    """Of one rank of two, transferred from an H200: products within 9 %; of 2 tokens, on 8 experts, within 25 %."""
+    """Of one rank of two, measured apart: products within 3 %; of 2 tokens, on 8 experts, within 13 %."""
     (row,) = (row for row in read_measurement("vllm-h100-host-parts")["decode_kernels"] if row["requests"] == requests)
     measured = {"moe_gate_up": row["kernels"]["moe_up"], "moe_down": row["kernels"]["moe_down"]}
     estimator = select_estimator("auto", get_gpu("h100"), Precision())
@@ -136,7 +141,7 @@ def test_kernels_of_shared_experts_take_as_long_as_in_the_engine(requests: int) 
         dispatch=ExpertDispatch("all_gather", "all_gather"),
     )
     priced = {each.name: estimator.price(each.kernel).time_us for each in listed if each.name in measured}
-    assert priced == pytest.approx(measured, rel=0.09 if requests > 2 else 0.25)
+    assert priced == pytest.approx(measured, rel=0.03 if requests > 2 else 0.13)
 
 
 def test_launches_of_a_dense_model_are_those_of_the_same_kind_of_machine() -> None:
@@ -157,7 +162,7 @@ def test_two_models_in_turns_on_one_machine_have_the_same_launches() -> None:
 
 
 LATER_MEANS = {
-    "tp2-qwen3-30b-a3b-l32": {None: 0.23, HOST: 0.08, OWN: 0.18},
+    "tp2-qwen3-30b-a3b-l32": {None: 0.24, HOST: 0.08, OWN: 0.18},
     "tp2-qwen3-next-l16-later": {None: 0.46, HOST: 0.22, OWN: 0.13},
 }
 """Mean errors of prompts: the default host is another machine's, the engine's own speed changed within two minutes."""
@@ -180,16 +185,16 @@ def test_later_engines_decode_as_measured_from_32_requests_on(server: str) -> No
 
 
 AGAIN_RUNS = (*RUNS, LATER_RUNS[-1])
-AGAIN_P90_MISSES = {
-    ("tp2-qwen3-30b-a3b-later", "serve_6.0"): ("tpot", "e2e"),
-    ("dp2-ep2-qwen3-30b-a3b-later", "serve_burst"): ("tpot", "e2e"),
+AGAIN_MISSES = {
+    ("tp2-qwen3-30b-a3b-later", "serve_6.0"): ("tpot P90", "e2e P90"),
+    ("dp2-ep2-qwen3-30b-a3b-later", "serve_burst"): ("tpot mean", "tpot P90", "e2e P90"),
 }
-"""9.4, 6.4, 7.7 and 8.7 % fast."""
+"""11 and 8 % fast; 7, 8 and 10 % fast. Blind, with experts of an H200: 9 and 6; 5 (no miss), 8 and 9 %."""
 
 
 @pytest.mark.parametrize("server", AGAIN)
 def test_with_its_own_host_an_engine_is_simulated_within_limits(server: str) -> None:
-    """Never fitted to: 5.7 and 5.4 % in the mean of 12 prompts and 8 decodes."""
+    """Never fitted to: blind 5.7 and 5.4 % in the mean of 12 prompts and 8 decodes, now 5.5 and 5.9 %."""
     rows = [*compare_prompts(server, OWN), *compare_decodes(server, OWN)]
     assert len(rows) == 20
     assert np.mean([abs(row.error) for row in rows]) <= 0.06
@@ -198,10 +203,10 @@ def test_with_its_own_host_an_engine_is_simulated_within_limits(server: str) -> 
 @pytest.mark.parametrize("run", AGAIN_RUNS)
 @pytest.mark.parametrize("server", AGAIN)
 def test_with_its_own_host_an_engine_serves_within_limits(server: str, run: str) -> None:
-    """All means, and P90 but those named."""
+    """All but those named."""
     for row in compare_serving(server, run, OWN):
         *_, latency, figure = row.name.split()
-        is_miss = figure == "P90" and latency in AGAIN_P90_MISSES.get((server, run), ())
+        is_miss = f"{latency} {figure}" in AGAIN_MISSES.get((server, run), ())
         assert (abs(row.error) <= LIMITS[latency]) != is_miss, f"{row.name}: {row.error:+.1%}"
 
 

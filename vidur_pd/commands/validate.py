@@ -73,7 +73,7 @@ def validate(
 
 def _compute(timing: str, kernels: str, published: Path | None, skipped: dict[str, str]) -> dict[str, Iterable[Row]]:
     from aicb.estimators.accuracy.held_out import cases, held_out, repeats
-    from aicb.estimators.accuracy.measured_transfers import measured_transfers
+    from aicb.estimators.accuracy.measured_transfers import measured_experts, measured_transfers
     from aicb.estimators.accuracy.published import published as compare_published
     from aicb.estimators.accuracy.transferred import transferred
 
@@ -87,6 +87,7 @@ def _compute(timing: str, kernels: str, published: Path | None, skipped: dict[st
     if not kernels:
         parts["the same shapes in two sessions"] = map(_errors, repeats(timing))  # type: ignore[arg-type]
         parts["transferred to an H100, our measurements"] = map(_errors, measured_transfers())
+        parts["transferred to an H100, vLLM's experts"] = map(_errors, measured_experts())
     if published is not None:
         parts["published tables"] = map(_errors, compare_published(published))
         parts["transferred to an H100, published tables"] = map(_errors, transferred(published))

@@ -10,7 +10,7 @@ import pytest
 
 from aicb.data import FOLDER
 from aicb.estimators.roofline import roofline_us
-from aicb.estimators.selection import EXPERTS_ORIGIN, select_estimator
+from aicb.estimators.selection import EXPERTS_GPU, select_estimator
 from aicb.kernels.grouped_gemm import UNIFORM, ExpertTimes, GroupedGemm
 from aicb.measurements.gpu import get_gpu
 from aicb.measurements.table import KernelRow, KernelTable
@@ -21,7 +21,7 @@ from aicb.model.precision import Precision
 from aicb.operators.lists import expert_operators
 
 MXFP4 = Precision("mxfp4")
-TABLE = KernelTable.read(FOLDER / EXPERTS_ORIGIN / "experts", EXPERTS_ORIGIN)
+TABLE = KernelTable.read(FOLDER / EXPERTS_GPU / "experts", EXPERTS_GPU)
 OPERATIONS = ("grouped_gemm_swiglu", "grouped_gemm_gathered")
 
 
@@ -36,7 +36,7 @@ def kernel_of(row: KernelRow) -> GroupedGemm:
 
 @pytest.mark.parametrize("op", OPERATIONS)
 def test_an_h100_has_the_measured_times_and_an_h200_is_no_slower_and_above_its_roofline(op: str) -> None:
-    own, other = (select_estimator("auto", get_gpu(name), MXFP4) for name in (EXPERTS_ORIGIN, "h200"))
+    own, other = (select_estimator("auto", get_gpu(name), MXFP4) for name in (EXPERTS_GPU, "h200"))
     assert len(rows_of(op)) == 200
     for row in rows_of(op):
         kernel = kernel_of(row)
@@ -65,7 +65,7 @@ class Part:
 
 def errors_of(op: str, known: list[KernelRow], unknown: list[KernelRow]) -> list[float]:
     """Of times that follow from those of other rows."""
-    measured = MeasuredTimes.of(TABLE, "engine", get_gpu(EXPERTS_ORIGIN))
+    measured = MeasuredTimes.of(TABLE, "engine", get_gpu(EXPERTS_GPU))
     times = GroupedGemm.fit(kernel_of(known[0]).variant(MXFP4), Part(measured, known))  # type: ignore[arg-type]
     assert isinstance(times, ExpertTimes), op
     return [abs(times.price(kernel_of(row)).time_us / measured.time_us(row, 0.0) - 1.0) for row in unknown]
@@ -98,7 +98,7 @@ def test_decodes_read_weights_of_four_bits_and_do_not_sum_or_activate_apart() ->
     model = load_model("gpt-oss-20b")
     listed = expert_operators(model, Partition(), MXFP4, tokens=64, group_tokens=64, is_decode=True)
     assert [each.name for each in listed] == ["moe_align", "moe_gate_up", "moe_down"]
-    estimator = select_estimator("auto", get_gpu(EXPERTS_ORIGIN), MXFP4)
+    estimator = select_estimator("auto", get_gpu(EXPERTS_GPU), MXFP4)
     layer_us = sum(estimator.price(each.kernel).time_us for each in listed if isinstance(each.kernel, GroupedGemm))
     bytes_us = 32 * (5760 + 2880) * (1440 + 90 + 2) / (0.8 * 3.35e12) * 1e6
     assert 1.2 < layer_us / bytes_us < 1.3

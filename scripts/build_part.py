@@ -1,13 +1,14 @@
 #!/usr/bin/env python3
-"""Makes one part of the H200's table, ``aicb/data/h200/PART.parquet``, of profiles of an engine's kernels.
+"""Makes one part of a GPU's table, ``aicb/data/GPU/…/PART.parquet``, of profiles of an engine's kernels.
 
     aicb profile --model deepseek-v3 --tp 1,2,4,8 --ep 1 --weights fp8 --only grouped_gemm_gathered -o ds …
     aicb profile --model deepseek-v3 --weights fp8 --only mla_decode_fa3 -o mla …
     aicb profile --model qwen3-8b --tp 1,2 --weights bf16 --only decode_attention_captured -o captured …
     aicb profile --model deepseek-v3 --only rope_latent -o rope …
     aicb profile --model deepseek-v3 --weights fp8 --only gemm_swapped --max-tokens 31 -o swapped …
-    (vllm_experts_shared, vllm_experts_sliced: run_plan of aicb.kernels.grouped_gemm.shared_points)
-    python scripts/build_h200_part.py PART PROFILE_DIRECTORY… [--revision REVISION]
+    (vllm_experts_shared: run_plan of aicb.kernels.grouped_gemm.shared_points; vllm_experts_sliced, vllm_experts_h100:
+    run_plan of the gathered points of these models under uniform routing, the latter with shared_points, too)
+    python scripts/build_part.py PART PROFILE_DIRECTORY… [--revision REVISION]
 
 No time is changed; of a shape that several directories have, the last counts. Of the launch costs of a run, only the
 floor of cold times is kept.
@@ -25,7 +26,7 @@ from tempfile import TemporaryDirectory
 from aicb.kernels.point import SHAPE_COLUMNS
 from aicb.profiling.store import PROVENANCE_FILE, TABLE_FILE, Row, read_table, write_table
 
-H200 = Path(__file__).resolve().parent.parent / "aicb" / "data" / "h200"
+DATA = Path(__file__).resolve().parent.parent / "aicb" / "data"
 DISTINGUISHING = ("op", "dtype", "distribution", "lengths", "queries", *SHAPE_COLUMNS)
 CLOCKS = "clocks were not locked; graph_clock_mhz and rotated_clock_mhz say at which SM clock each replay ran"
 
@@ -39,6 +40,12 @@ class Part:
     """End of the name of the library that ran it."""
     points: str
     cautions: Sequence[str]
+    folder: str = "h200"
+    """In ``aicb/data``, named after the GPU."""
+
+    @property
+    def gpu(self) -> str:
+        return self.folder.partition("/")[0]
 
 
 PARTS: Mapping[str, Part] = {
@@ -94,6 +101,25 @@ PARTS: Mapping[str, Part] = {
             "compiled modules of vLLM 0.24.0 as shipped",
         ],
     ),
+    "vllm_experts_h100": Part(
+        "grouped_gemm_gathered",
+        "fused_moe_kernel",
+        "fused MoE GEMM of experts on an H100, gate_up and down apart, with the configuration vLLM chooses there "
+        "(settings; is_tuned: from a file it ships for this device). bf16: Qwen3-30B-A3B (TP 1, 2, 4; EP 2, 4), "
+        "Qwen3-235B-A22B (TP 2, 4, 8; EP 2), Mixtral-8x7B (TP 1, 2, 4; EP 2), Qwen3-Next-80B-A3B (TP 1, 2, 4; EP 2), "
+        "GLM-4.5-Air (TP 1); fp8 with 128x128 weight scales: DeepSeek-V3 (TP 1, 2, 4, 8), Qwen3-30B-A3B (TP 1, 2), "
+        "Qwen3-235B-A22B (TP 1, 2, 4). 1 to 16384 tokens, of experts that ranks share 2 to 16384 of all ranks together",
+        [
+            "distribution multinomial: every token draws its experts with equal chance; one draw per token count. "
+            "multinomial of N: from all N, of which ranks share the experts; m: pairs of all experts, rows and "
+            "lengths: of the rank's",
+            "sorting pairs by expert, quantisation of tokens, activation and sum over experts are separate kernels and "
+            "not in these times",
+            CLOCKS,
+            "compiled modules of vLLM 0.24.0 as shipped",
+        ],
+        "h100/experts",
+    ),
     "vllm_mla_fa3": Part(
         "mla_decode_fa3",
         "absorbed MLA",
@@ -144,7 +170,8 @@ def main() -> None:
     parser.add_argument("directories", nargs="+", type=Path)
     parser.add_argument("--revision", help="revision of the profiler where the measuring host had no repository")
     arguments = parser.parse_args()
-    part, target = PARTS[arguments.part], H200 / f"{arguments.part}.parquet"
+    part = PARTS[arguments.part]
+    target = DATA / part.folder / f"{arguments.part}.parquet"
     by_shape: dict[tuple[object, ...], Row] = {}
     for directory in arguments.directories:
         for row in read_table(directory / TABLE_FILE):
@@ -153,7 +180,7 @@ def main() -> None:
     rows = list(by_shape.values())
     first = json.loads((arguments.directories[0] / PROVENANCE_FILE).read_text(encoding="utf-8"))
     facts = {
-        "gpu": "h200",
+        "gpu": part.gpu,
         "libraries": [name for name in first["libraries"] if name.endswith(part.kernel_library)],
         **{name: first[name] for name in ("environment", "timing", "check_share")},
         "checked_rows": sum("error" in row for row in rows),
