@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Final
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from boundary.fields import NotBool, PositiveSeconds, Section
 from boundary.quoting import quoted
@@ -29,8 +29,25 @@ def _known_statistic(name: str) -> str:
     return name
 
 
+def _by_statistic(limits: Any) -> Any:
+    """``{p90: 2.0}`` of the text ``p90:2.0``, as options of the command line have it."""
+    if isinstance(limits, Mapping) or limits is None:
+        return limits
+    parts = [part.partition(":") for part in limits.split(",")] if isinstance(limits, str) else []
+    if not parts or not all(separator for _, separator, _ in parts):
+        raise ValueError(f"found {quoted(limits)}, expected seconds by percentile, as {{p90: 2.0}}")
+    return {name.strip(): _number(limit.strip()) for name, _, limit in parts}
+
+
+def _number(text: str) -> float | str:
+    try:
+        return float(text)
+    except ValueError:
+        return text
+
+
 Statistic = Annotated[str, AfterValidator(_known_statistic)]
-Limits = Annotated[dict[Statistic, PositiveSeconds], Field(min_length=1, max_length=20)]
+Limits = Annotated[dict[Statistic, PositiveSeconds], Field(min_length=1, max_length=20), BeforeValidator(_by_statistic)]
 """Seconds by percentile, or ``mean``."""
 
 
@@ -50,7 +67,7 @@ class _Objectives(Section):
     """Limits of latencies. Where percentiles have limits and requests have none, requests have that of the highest."""
 
     ttft: Limits | None = None
-    """Of arrival to first token, by percentile: ``{p90: 2.0}``."""
+    """Of arrival to first token, by percentile: ``{p90: 2.0}``, or ``p90:2.0``."""
     tpot: Limits | None = None
     """Of requests of more than one token."""
     e2e: Limits | None = None
@@ -62,7 +79,10 @@ class _Objectives(Section):
             return tree
         tree = dict(tree)
         for latency in LATENCIES:
-            limits = tree.get(latency)
+            try:
+                limits = _by_statistic(tree.get(latency))
+            except ValueError:
+                continue
             shares = (
                 {share_below(str(name)): limit for name, limit in limits.items()} if isinstance(limits, Mapping) else {}
             )

@@ -65,6 +65,11 @@ def test_requests_have_the_limit_of_the_highest_percentile_unless_they_have_thei
     assert tally.is_served(objectives(e2e={"p90": 30.0}, tpot_s=9.0)).tolist() == [True, False]
 
 
+def test_targets_may_be_text_as_on_the_command_line() -> None:
+    assert objectives(ttft="p90:2.0, p99:3") == objectives(ttft={"p90": 2.0, "p99": 3.0})
+    assert objectives(tpot="mean:0.02", classes={"chat": {"e2e": "p50:30"}}).classes is not None
+
+
 def test_what_is_written_reads_as_it_was() -> None:
     slo = objectives(ttft={"p90": 2.0}, classes={"chat": {"tpot": {"p99.9": 0.1}}})
     assert SloConfig.model_validate(slo.model_dump(mode="json", exclude_none=True)) == slo
@@ -80,6 +85,10 @@ def test_what_is_written_reads_as_it_was() -> None:
         ({"ttft": {"q90": 1}}, "ttft.q90: found 'q90', expected mean or a percentile, as p50, p90 or p99.9"),
         ({"ttft": {"p100": 1}}, "ttft.p100: found 'p100', expected mean or a percentile, as p50, p90 or p99.9"),
         ({"tpot": {"p0": 1}}, "tpot.p0: found 'p0', expected mean or a percentile, as p50, p90 or p99.9"),
+        ({"ttft": "q90:1"}, "ttft.q90: found 'q90', expected mean or a percentile, as p50, p90 or p99.9"),
+        ({"ttft": "p90:soon"}, "ttft.p90: found 'soon', expected a number"),
+        ({"ttft": "p90"}, "ttft: found 'p90', expected seconds by percentile, as {p90: 2.0}"),
+        ({"ttft": 0.5}, "ttft: found 0.5, expected seconds by percentile, as {p90: 2.0}"),
         ({"ttft": {"p90": -1}}, "ttft.p90: found -1, expected at least 1e-09"),
         ({"ttft": 2.0}, "ttft: found 2.0, expected a mapping of fields"),
         ({"e2e": {}}, "e2e: found an empty list, expected at least one item"),
