@@ -31,10 +31,10 @@ def _known_statistic(name: str) -> str:
 
 def _by_statistic(limits: Any) -> Any:
     """``{p90: 2.0}`` of the text ``p90:2.0``, as options of the command line have it."""
-    if isinstance(limits, Mapping) or limits is None:
+    if not isinstance(limits, str):
         return limits
-    parts = [part.partition(":") for part in limits.split(",")] if isinstance(limits, str) else []
-    if not parts or not all(separator for _, separator, _ in parts):
+    parts = [part.partition(":") for part in limits.split(",")]
+    if not all(separator for _, separator, _ in parts):
         raise ValueError(f"found {quoted(limits)}, expected seconds by percentile, as {{p90: 2.0}}")
     return {name.strip(): _number(limit.strip()) for name, _, limit in parts}
 
