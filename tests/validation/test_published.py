@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.validation.published import FOLDER, ROWS, Row, score
+from tests.validation.published import FOLDER, ROWS, UNBALANCED_ROWS, Row, gain_of_balance, score
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "accuracy" / "published.md"
 QUICK = [row for row in ROWS if "prefill" in row.name or row.name == "vllm-decode-32"]
@@ -28,3 +28,14 @@ def test_every_file_has_a_row_in_the_document() -> None:
 @pytest.mark.parametrize("row", QUICK, ids=[row.name for row in QUICK])
 def test_an_example_gives_the_documented_figure(row: Row) -> None:
     assert score(row) == pytest.approx(documented()[row.published], rel=1e-3)
+
+
+def test_experts_that_nothing_balances_are_as_uneven_as_balancing_gained() -> None:
+    """1.49 published by SGLang."""
+    assert gain_of_balance() == pytest.approx(1.49, abs=0.02)
+
+
+@pytest.mark.parametrize("row", UNBALANCED_ROWS, ids=[row.name for row in UNBALANCED_ROWS])
+def test_prefills_of_unbalanced_experts_give_the_documented_figure(row: Row) -> None:
+    (found,) = re.findall(rf"\| {row.published:,.0f} \| [^|]*\| ([\d,]+), [+−]", DOCUMENT.read_text(encoding="utf-8"))
+    assert score(row) == pytest.approx(float(found.replace(",", "")), rel=1e-3)
