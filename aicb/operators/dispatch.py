@@ -46,6 +46,11 @@ GATHERING: tuple[DispatchKind, ...] = ("all_gather", "all_gather_bf16", "all_red
 """Kinds with which every rank gets the tokens of all."""
 
 
+ADDING: tuple[DispatchKind, ...] = ("deepep_normal", "deepep_low_latency")
+"""Kinds whose combine adds up the copies of a token while it receives them: that is in its time (DeepEP, kernels
+``combine`` of ``intranode.cu``, ``internode.cu`` and ``internode_ll.cu``)."""
+
+
 def quantises_first(kind: DispatchKind, shape: RankShape) -> bool:
     """Whether tokens travel quantised."""
     return shape.is_fp8 and kind not in ("all_gather_bf16", "all_reduce", "broadcast")

@@ -23,6 +23,7 @@ from aicb.operators.build import (
     silu_mul,
 )
 from aicb.operators.dispatch import (
+    ADDING,
     DEEPEP,
     GATHERING,
     DispatchKind,
@@ -169,8 +170,8 @@ _GATHERED = ("moe_permute", "moe_quant")
 def _dispatched_tokens(moe: MoeFfn, shape: RankShape, sent: Sent, load: RankLoad, kind: DispatchKind) -> list[Operator]:
     """Tokens travel to the ranks of their experts, quantised before they leave; bf16 outputs travel back.
 
-    Low-latency kernels deliver one row per expert into the masked layout and sum at home. Others sum the rows of a
-    token on each destination rank first.
+    Low-latency kernels deliver one row per expert into the masked layout. Others sum the rows of a token on each
+    destination rank first. What comes back is summed at home, or copied where the combine itself has summed (`ADDING`).
     """
     hidden, count, ep = shape.hidden, shape.count, shape.partition.ep
     is_low_latency, rows = kind == "deepep_low_latency", load.rows
@@ -189,7 +190,7 @@ def _dispatched_tokens(moe: MoeFfn, shape: RankShape, sent: Sent, load: RankLoad
         listed.append(_weighted_sum(rows, rows / rows_per_token, hidden, count))
     listed.append(back)
     if sent.own:
-        listed.append(_sum_of_copies(sent.own, copies, hidden, count))
+        listed.append(_sum_of_copies(sent.own, 1.0 if kind in ADDING else copies, hidden, count))
     return listed
 
 
@@ -260,6 +261,7 @@ def _weighted_sum(rows: float, tokens: float, hidden: int, count: int) -> Operat
 
 
 def _sum_of_copies(tokens: int, copies: float, hidden: int, count: int) -> Operator:
-    """Sum of the ``copies`` rows per token that combine brought back, at the token's rank."""
+    """Sum of the ``copies`` rows per token that came back, at the token's rank; of one, a copy to where the layer
+    expects it (vLLM 0.24.0, ``prepare_finalize/deepep_ht.py``)."""
     per_element = ACTIVATION_BYTES * (copies + 1)
     return elementwise("moe_reduce", "unpermute", (tokens, hidden), per_element, count=count, phase=Phase.EXPERTS)
