@@ -15,6 +15,8 @@ QUANTILES = ("mean", "p50", "p90", "p99")
 MOST_REASONS = 3
 MUCH_HOST = 0.1
 """Share of busy time from which exposed host time is printed: as much as the error of measured kernels. Our choice."""
+OF_SAME_REQUESTS = " of the same requests (random routes, choices of experts and accepted drafts differ)"
+"""What seeds change where the workload draws nothing."""
 VERDICT_COLOURS = {"meets": "bold green"}
 """By outcome; all others are red."""
 
@@ -142,17 +144,20 @@ def uncertainty(summary: Summary) -> Iterator[str]:
     known = {name: summary.seeds.figures.get(path) for name, path in shown.items()}
     parts = [f"{name} {_interval(each, name)}" for name, each in known.items() if each is not None]
     count = len(summary.seeds.seeds)
-    if count > 1 and all(each.low == each.high for each in summary.seeds.figures.values() if each is not None):
-        yield f"{count} seeds gave the same figures: nothing of this run is drawn, as of a trace with fixed routes"
+    figures = summary.seeds.figures.values()
+    if figures and all(each.least == each.most for each in figures):
+        yield f"{count} seeds gave the same figures: nothing of this run is drawn, so that there is no interval"
         return
-    yield f"over {count} seeds, {summary.seeds.met} of which meet the SLO: {', '.join(parts)}"
+    of_same = "" if summary.seeds.has_own_requests else OF_SAME_REQUESTS
+    yield f"over {count} seeds{of_same}, {summary.seeds.met} of which meet the SLO: {', '.join(parts)}"
 
 
 def _interval(of: Interval, name: str) -> str:
-    """Mean and 95 % interval, times in milliseconds."""
+    """Mean and 95 % interval, times in milliseconds; no interval where no digit that is shown differs."""
     scale, unit = (1.0, "") if name == "requests/s" else (1e3, " ms")
     mean, low, high = (scale * (value or 0.0) for value in (of.mean, of.low, of.high))
-    return f"{mean:.4g}{unit} ({low:.4g} to {high:.4g})"
+    reach = "equal to four digits" if f"{low:.4g}" == f"{high:.4g}" else f"{low:.4g} to {high:.4g}"
+    return f"{mean:.4g}{unit} ({reach})"
 
 
 def _use(pool: PoolSummary) -> str:

@@ -525,6 +525,8 @@ class SeedsSummary:
     seeds: tuple[int, ...] = ()
     """The first is that of the files."""
     confidence: float | None = None
+    has_own_requests: bool = True
+    """Each has its own; false where all serve the same, as those of a trace."""
     met: int = 0
     """Runs that met all objectives."""
     figures: Mapping[str, Interval] = field(default_factory=dict)
