@@ -92,6 +92,12 @@ def test_set_edits_the_tree_before_validation(config_path: Path) -> None:
         ("workload.lengths=x", r"workload\.lengths: found 'x', expected a mapping of fields"),
         ("model=5", r"model: found 5, expected text"),
         ("cluster.topology.nick=1", r"cluster\.topology\.nick: unknown field; did you mean 'nic'"),
+        ("cluster.topology={file: 3}", r": cluster\.topology\.file: found 3, expected a path"),
+        ("cluster.topology={kind: file}", r": cluster\.topology\.file: missing, expected a value"),
+        (
+            "cluster.topology={kind: file, path: t.yaml}",
+            r": cluster\.topology\.path: unknown field; expected one of file, kind",
+        ),
         ("cluster.pools.0.rolle=1", r"cluster\.pools\.0\.rolle: unknown field; did you mean 'role'"),
         ("cluster.pools.0.role=prefill", r"cluster: found no pool with role decode"),
         ("cluster.pools.1.name=a", r"cluster: found two pools named 'a'"),

@@ -257,11 +257,11 @@ def _follow(loc: tuple[int | str, ...], root: type) -> tuple[list[int | str], li
     for part in loc:
         named = [model.model_fields[part] for model in current if part in model.model_fields]
         tagged = [model for model in current if part in _tags(model)]
-        if named:
-            current = [model for field in named for model in _models(field.annotation)]
-        elif tagged:
+        if tagged and (len(current) > 1 or not named):  # `file` is a kind of topology and the field of this kind
             current = tagged
             continue
+        if named:
+            current = [model for field in named for model in _models(field.annotation)]
         if part == KEY_OF_MAPPING:
             continue
         path.append(part)
