@@ -86,7 +86,7 @@ def test_set_edits_the_tree_before_validation(config_path: Path) -> None:
         ("engine.estimator=guess", r"engine\.estimator: found 'guess', expected one of auto, interpolation, forest"),
         (
             "cluster.pools.0.redundant_experts=-1",
-            r"cluster\.pools\.0\.redundant_experts: found -1, expected at least 0",
+            r"cluster\.pools\.a\.redundant_experts: found -1, expected at least 0",
         ),
         ("cluster.pools=5", r"cluster\.pools: found 5, expected a list"),
         ("workload.lengths=x", r"workload\.lengths: found 'x', expected a mapping of fields"),
@@ -98,7 +98,20 @@ def test_set_edits_the_tree_before_validation(config_path: Path) -> None:
             "cluster.topology={kind: file, path: t.yaml}",
             r": cluster\.topology\.path: unknown field; expected one of file, kind",
         ),
-        ("cluster.pools.0.rolle=1", r"cluster\.pools\.0\.rolle: unknown field; did you mean 'role'"),
+        ("cluster.pools.0.rolle=1", r"cluster\.pools\.a\.rolle: unknown field; did you mean 'role'"),
+        ("cluster.pools.b.name=", r": cluster\.pools\.1\.name: found None, expected text"),
+        (
+            "cluster.pools=[{name: a, tp: 0, role: mixed}, {name: a, role: mixed}]",
+            r"cluster\.pools\.0\.tp: found 0, expected at least 1",
+        ),
+        (
+            "cluster.pools=[{name: a, instances: 2, pd_node_ratio: 0.5}, {name: b, role: mixed, tp: 0}]",
+            r"cluster\.pools\.b\.tp: found 0, expected at least 1",
+        ),
+        (
+            "cluster.pools=[{name: a, instances: 2, pd_node_ratio: 0.5, engine: {max_seq: 1}}, {role: mixed}]",
+            r"cluster\.pools\.a\.engine\.max_seq: unknown field; did you mean 'max_seqs'",
+        ),
         ("cluster.pools.0.role=prefill", r"cluster: found no pool with role decode"),
         ("cluster.pools.1.name=a", r"cluster: found two pools named 'a'"),
         ("cluster.pools.c.tp=1", r"--set cluster\.pools\.c\.tp=1: found no item 'c', expected one of a, b"),
