@@ -60,8 +60,10 @@ def _headline(summary: Summary) -> Iterator[str]:
     )
     load = summary.under_load
     if load is not None:
+        first = f"{summary.first_arrival_s or 0.0:.1f}"
+        began = "" if first == "0.0" else f", the first at {first} s"  # where simulated seconds begin to count
         yield (
-            f"under load ({load.from_s:.1f} s to the last arrival at {load.until_s:.1f} s): "
+            f"under load ({load.from_s:.1f} s to the last arrival at {load.until_s:.1f} s{began}): "
             f"{load.requests_per_s:.2f} of {load.arrivals_per_s:.2f} requests/s, {_tokens(load)}"
         )
     yield (

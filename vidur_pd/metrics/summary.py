@@ -669,6 +669,8 @@ class Summary:
     failed: int
     not_served: tuple[NotServed, ...] = ()
     """The most frequent reasons first, at most 20."""
+    first_arrival_s: float | None = None
+    """By the clock of the simulation, as all moments: of ``under_load``, faults and requests. ``None``: not known."""
     makespan_s: float = 0.0
     """First arrival to last completion."""
     throughput: Throughput = Throughput()

@@ -91,7 +91,7 @@ def _tiles(run: RunOutput) -> list[Tile]:
         Tile(
             "Completed / requests",
             f"{summary.completed:,} / {summary.requests:,}",
-            f"in {duration(summary.makespan_s)} simulated",
+            f"in {duration(summary.makespan_s)} simulated{_origin(summary)}",
             is_warning=summary.completed < summary.requests,
         ),
         _rate_tile("Requests", summary, "requests_per_s", "requests/s"),
@@ -112,6 +112,12 @@ def _tiles(run: RunOutput) -> list[Tile]:
         ),
         Tile("Simulator", duration(summary.simulator.wall_s), f"wall time, version {summary.simulator.version or '?'}"),
     ]
+
+
+def _origin(summary: Summary) -> str:
+    """From when the time of the run counts, where that is not the zero of the clock, by which moments count."""
+    first_s = summary.first_arrival_s or 0.0
+    return "" if f"{first_s:.1f}" == "0.0" else f", from the first arrival at {duration(first_s)}"
 
 
 def _money_tiles(summary: Summary) -> list[Tile]:
