@@ -90,7 +90,7 @@ def print_search(result: SearchResult) -> None:
     from rich.markup import escape
     from rich.table import Table
 
-    from vidur_pd.search.output.answer import answer, best_of_each_deployment, deployment, seconds_text
+    from vidur_pd.search.output.answer import answer, best_of_each_deployment, deployment, margin_text, seconds_text
 
     console = Console()
     first, *others = answer(result).split("\n")
@@ -107,7 +107,7 @@ def print_search(result: SearchResult) -> None:
             escape(deployment(result.space.config(each.candidate.point))),
             f"{objective.value_of(outcome):.4g}",
             *("–" if value is None else seconds_text(value) for value in (outcome.ttft_p90_s, outcome.tpot_p90_s)),
-            f"{100 * outcome.margin:.0f} %",
+            margin_text(outcome.margin),
             escape(outcome.limited_by),
         )
     (console if console.is_terminal else Console(width=160)).print(table)

@@ -119,7 +119,17 @@ def test_as_many_are_beyond_as_are_named_one_by_one(ttfts: list[int], limit: int
 
 
 @pytest.mark.parametrize(
-    ("limit", "text"), [(4.58, "(0.4 % over)"), (3.5, "(31 % over)"), (2.0, "(2.3 times)"), (5.0, "(8.0 % to spare)")]
+    ("limit", "text"),
+    [
+        (4.58, "(0.4 % over)"),
+        (4.599, "(0.02 % over)"),
+        (4.59999, "(less than 0.01 % over)"),
+        (4.6, "(0 % to spare)"),
+        (4.60001, "(less than 0.01 % to spare)"),
+        (3.5, "(31 % over)"),
+        (2.0, "(2.3 times)"),
+        (5.0, "(8.0 % to spare)"),
+    ],
 )
 def test_the_verdict_says_by_how_much_a_latency_is_beyond_its_limit(limit: float, text: str) -> None:
     """4.6 s; small excesses as shares, as 1.0 times says nothing of them."""

@@ -23,6 +23,7 @@ from tests.vidur_pd.report.report_page import parse_page
 from tests.vidur_pd.search.spaces import BASE, space
 from vidur_pd.config.file import load_config
 from vidur_pd.search.evaluation.evaluation import Evaluator, Task, without_repeats
+from vidur_pd.search.output.answer import margin_text
 from vidur_pd.search.output.launch import dynamo_graph, launch_text
 from vidur_pd.search.proposals import proposer_of
 from vidur_pd.search.screening import INVALID, screen
@@ -361,3 +362,10 @@ def test_where_nothing_meets_the_slo_the_answer_says_by_how_much(tmp_path: Path)
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("No deployment of 1 meets the SLO; the nearest misses it by ")
     assert not (tmp_path / "out" / "config.yaml").exists()
+
+
+@pytest.mark.parametrize(
+    ("margin", "text"), [(0.12, "12 %"), (0.004, "0.4 %"), (-0.0003, "-0.03 %"), (-0.25, "-25 %"), (0.0, "0 %")]
+)
+def test_a_margin_is_none_only_where_it_is(margin: float, text: str) -> None:
+    assert margin_text(margin) == text

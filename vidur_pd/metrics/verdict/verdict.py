@@ -184,13 +184,20 @@ def _target(target: TargetSummary) -> str:
     if target.found is None:
         return f"{target.name} without end, limit {_time(target.limit)}"
     margin = target.margin or 0.0
-    gap = f"{percent(margin)} to spare" if margin >= 0 else _excess(-margin)
+    gap = f"{_small(margin)} to spare" if margin >= 0 else _excess(-margin)
     return f"{target.name} {_time(target.found)}, limit {_time(target.limit)} ({gap})"
 
 
 def _excess(share: float) -> str:
     """How far beyond its limit a latency is."""
-    return f"{1 + share:.1f} times" if share >= 0.5 else f"{percent(share)} over"
+    return f"{1 + share:.1f} times" if share >= 0.5 else f"{_small(share)} over"
+
+
+def _small(share: float) -> str:
+    """A part of a limit, which is none only where it is."""
+    if share == 0 or share >= 5e-4:
+        return percent(share)
+    return f"{100 * share:.2f} %" if share >= 5e-5 else "less than 0.01 %"
 
 
 def percent_of(share: float | None) -> str:

@@ -57,7 +57,7 @@ def _nothing(result: SearchResult) -> str:
     if not tried:
         return f"{text}: none could be run."
     nearest = max(tried, key=lambda outcome: outcome.margin)
-    return f"{text}; the nearest misses it by {100 * -nearest.margin:.0f} %: limited by {nearest.limited_by}."
+    return f"{text}; the nearest misses it by {margin_text(-nearest.margin)}: limited by {nearest.limited_by}."
 
 
 def deployment(config: SimulationConfig) -> str:
@@ -100,6 +100,11 @@ def _target_text(target: TargetSummary) -> str:
         return f"{share:.1f} % of the requests within their limits (at least {least:g} %)"
     found = "never" if target.found is None else seconds_text(target.found)
     return f"{target.name} {found} (limit {seconds_text(target.limit or 0.0)})"
+
+
+def margin_text(margin: float) -> str:
+    """Whole percents, of a margin near none the first digit: below the limit or beyond it is the question."""
+    return f"{100 * margin:.0f} %" if abs(margin) >= 0.005 else f"{100 * margin:.1g} %"
 
 
 def seconds_text(value: float) -> str:
