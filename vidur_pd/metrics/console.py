@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from aicb.iteration.host import slowest_over_fastest
+from vidur_pd.metrics.quantities import rate_text, share_text
 from vidur_pd.metrics.summary import Interval, PlannerSummary, PoolSummary, Summary, Throughput, UnderLoad
 from vidur_pd.metrics.verdict.limits import percent
 
@@ -55,7 +56,7 @@ def _headline(summary: Summary) -> Iterator[str]:
     rates, cached = summary.throughput, summary.cached_input_share
     if rates.requests_per_s is None:
         return
-    yield f"whole run: {rates.requests_per_s:.2f} requests/s, {_tokens(rates)}" + (
+    yield f"whole run: {rate_text(rates.requests_per_s)} requests/s, {_tokens(rates)}" + (
         f"; {100 * cached:.0f} % of the input was cached" if cached else ""
     )
     load = summary.under_load
@@ -64,11 +65,11 @@ def _headline(summary: Summary) -> Iterator[str]:
         began = "" if first == "0.0" else f", the first at {first} s"  # where simulated seconds begin to count
         yield (
             f"under load ({load.from_s:.1f} s to the last arrival at {load.until_s:.1f} s{began}): "
-            f"{load.requests_per_s:.2f} of {load.arrivals_per_s:.2f} requests/s, {_tokens(load)}"
+            f"{_arrivals(load)}; {_tokens(load)}"
         )
     yield (
-        f"{100 * (summary.goodput_share or 0.0):.1f} % of all requests meet the objectives: "
-        f"{summary.goodput:.2f} requests/s over the whole run"
+        f"{share_text(summary.goodput_share or 0.0)} of all requests meet the objectives: "
+        f"{rate_text(summary.goodput or 0.0)} requests/s over the whole run"
     )
     for pool in summary.pools:
         yield f"pool {pool.name}: {_use(pool)}"
@@ -86,8 +87,15 @@ def _headline(summary: Summary) -> Iterator[str]:
     for each in summary.classes or ():
         yield (
             f"class {each.name}: {each.completed} of {each.requests} requests completed, "
-            f"{100 * (each.goodput_share or 0.0):.1f} % meet its objectives ({each.goodput or 0.0:.2f} requests/s)"
+            f"{share_text(each.goodput_share or 0.0)} meet its objectives ({rate_text(each.goodput or 0.0)} requests/s)"
         )
+
+
+def _arrivals(load: UnderLoad) -> str:
+    """Requests that arrived and that completed: more than arrived, where some were waiting when the window began."""
+    arrived, completed = load.arrivals_per_s or 0.0, load.requests_per_s or 0.0
+    before = " (some came before)" if completed > arrived else ""
+    return f"{rate_text(arrived)} requests/s arrived, {rate_text(completed)} completed{before}"
 
 
 def _planned(planner: PlannerSummary) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 from markupsafe import Markup
 
+from vidur_pd.metrics.quantities import share_text
 from vidur_pd.metrics.reasons import Outcome, Outcomes
 from vidur_pd.metrics.summary import Distribution, Summary
 from vidur_pd.report.figures_latency import slo_shares
@@ -139,12 +140,12 @@ def _goodput_tile(run: RunOutput) -> Tile:
     summary = run.summary
     objectives = (("TTFT", summary.slo.ttft_s), ("TPOT", summary.slo.tpot_s))
     met = [
-        f"{name} ≤ {value:g} s: {percent(share)}"
+        f"{name} ≤ {value:g} s: {share_text(share)}"
         for (name, value), share in zip(objectives, slo_shares(run), strict=True)
         if value is not None
     ]
     rate = _with_unit(summary.goodput, "requests/s")
-    both = f"both: {percent(summary.goodput_share)} of all requests"
+    both = f"both: {share_text(summary.goodput_share)} of all requests"
     return Tile("Goodput within SLO", rate, "; ".join([*met, both]), is_warning=not summary.goodput_share)
 
 

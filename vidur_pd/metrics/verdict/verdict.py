@@ -14,6 +14,7 @@ import numpy as np
 from vidur_pd.config import SloConfig
 from vidur_pd.metrics.attribution import PARTS
 from vidur_pd.metrics.overload import WaitingTrend, waiting_trend
+from vidur_pd.metrics.quantities import share_text
 from vidur_pd.metrics.requests import seconds
 from vidur_pd.metrics.summary import PoolSummary, Summary, TargetSummary, VerdictSummary, WaitingSummary
 from vidur_pd.metrics.tally import RequestTally
@@ -180,7 +181,8 @@ def _targets(summary: Summary) -> str:
 
 def _target(target: TargetSummary) -> str:
     if not target.latency:
-        return f"{percent_of(target.found)} of the requests within their limits, wanted {percent_of(target.limit)}"
+        limit = target.limit or 0.0
+        return f"{share_text(target.found, limit)} of the requests within their limits, wanted {share_text(limit)}"
     if target.found is None:
         return f"{target.name} without end, limit {_time(target.limit)}"
     margin = target.margin or 0.0
@@ -198,11 +200,6 @@ def _small(share: float) -> str:
     if share == 0 or share >= 5e-4:
         return percent(share)
     return f"{100 * share:.2f} %" if share >= 5e-5 else "less than 0.01 %"
-
-
-def percent_of(share: float | None) -> str:
-    """A share with one digit after the point, as goodput is stated."""
-    return "?" if share is None else f"{100 * share:.1f} %"
 
 
 def _time(seconds_: float | None) -> str:

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from vidur_pd.config import SimulationConfig
+from vidur_pd.metrics.quantities import share_text
 from vidur_pd.metrics.summary import TargetSummary
 from vidur_pd.search.evaluation.outcome import Outcome
 from vidur_pd.search.output.launch import partition_text
@@ -96,8 +97,8 @@ def targets_text(targets: tuple[TargetSummary, ...]) -> str:
 
 def _target_text(target: TargetSummary) -> str:
     if target.latency == "":
-        share, least = 100 * (target.found or 0.0), 100 * (target.limit or 0.0)
-        return f"{share:.1f} % of the requests within their limits (at least {least:g} %)"
+        share, least = target.found or 0.0, target.limit or 0.0
+        return f"{share_text(share, least)} of the requests within their limits (at least {100 * least:g} %)"
     found = "never" if target.found is None else seconds_text(target.found)
     return f"{target.name} {found} (limit {seconds_text(target.limit or 0.0)})"
 
