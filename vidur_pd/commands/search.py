@@ -66,8 +66,9 @@ def carry_out(
     with ResultFolder(out, SEARCH_FILES, inputs) as folder:
         screening = screen(space)
         if not screening.candidates:
-            reasons = "; ".join(f"{each.requests} {each.status}: {each.reason}" for each in screening.left_out[:3])
-            raise InputError(f"{space.where}: found no point that can be run ({reasons}), expected at least one")
+            raise InputError(
+                f"{space.where}: found no point that can be run ({screening.reasons()}), expected at least one"
+            )
         with Study(out / STUDY_FILE, space.digest) as study:
             at_work = _workers(space, workers, ray, len(screening.candidates))
             try:
@@ -130,5 +131,5 @@ class _Progress:
 
     def report(self, done: int, best: Outcome | None) -> None:
         if self._is_shown:
-            found = "none meets the SLO yet" if best is None else f"best so far on {best.gpus} GPUs"
+            found = "none meets the SLO yet" if best is None else f"the best so far has {best.gpus} GPUs in all"
             sys.stderr.write(f"vidur-pd: {done} of at most {self._points} points run, {found}\n")

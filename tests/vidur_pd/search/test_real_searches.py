@@ -182,7 +182,10 @@ time.sleep(600)
             {"choices": {"cluster.pools.nobody.tp": [1]}},
             "choices.cluster.pools.nobody.tp: found no item 'nobody', expected",
         ),
-        ({"choices": {"engine.max_seqs": [0]}}, "found no point that can be run (1 invalid: engine.max_seqs: found 0"),
+        (
+            {"choices": {"engine.max_seqs": [0]}},
+            "found no point that can be run (1 point invalid: engine.max_seqs: found 0",
+        ),
         ({"objective": "min_cost"}, "prices: missing, expected the price of each GPU per hour, as {h200: 3.5}"),
         ({"objective": "min_cost", "prices": {"h100": 2}}, "prices: found none for h200"),
         (
@@ -191,7 +194,8 @@ time.sleep(600)
         ),
         (
             {"gpus_max": 1, "gpus_min": 1, "choices": {"cluster.pools.server.tp": [2]}},
-            "found no point that can be run (1 GPUs",
+            "found no point that can be run (1 point left out by GPUs: found another number of GPUs of all instances, "
+            "expected 1 to 1), expected at least one",
         ),
         ({"base": "nowhere.yaml"}, "nowhere.yaml"),
         ({"sampler": "gues"}, "sampler: found 'gues', expected one of bound, tpe, random, nsga2"),
@@ -263,8 +267,11 @@ def test_a_plan_needs_no_configuration(tmp_path: Path) -> None:
         "plan", *words, "--ttft", "p90:1.0", "--tpot", "p90:0.05", "-o", str(tmp_path / "out"), "--workers", "1"
     )
     assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith("2 × H200 as 1 × tp1 prefill and 1 × tp1 decode: 40 requests/s")
-    assert "TTFT p90" in done.stdout.split("\n")[0] + done.stdout.split("\n")[1]
+    assert " ".join(done.stdout.split()).startswith(
+        "2 × H200: 1 prefill instance × 1 GPU (tp1), 1 decode instance × 1 GPU (tp1); 40 requests/s"
+    )
+    assert "the best so far has 2 GPUs in all" in done.stderr
+    assert "TTFT p90" in done.stdout.partition("Limited by")[0]
     config = load_config(tmp_path / "out" / "config.yaml")
     assert [pool.role for pool in config.cluster.pools] == ["prefill", "decode"]
     missing = command("plan", *words[:4], "--trace", "none.csv", "-o", str(tmp_path / "no"))
