@@ -348,6 +348,16 @@ class WaitingSummary:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LimitSummary:
+    """What limits a latency, as in ``verdict``."""
+
+    limit: str = ""
+    where: str = ""
+    reason: str = ""
+    advice: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class VerdictSummary:
     """What a run comes to (``metrics/verdict``)."""
 
@@ -362,6 +372,8 @@ class VerdictSummary:
     reason: str = ""
     advice: str = ""
     """The next thing to change."""
+    also: LimitSummary | None = None
+    """Where TTFT and TPOT are both missed, of what `limit` is not, unless it is the same."""
     waiting: WaitingSummary | None = None
     """``None``: too few requests to tell, or all at once."""
     late_before_first_token: Mapping[str, float] = field(default_factory=dict)
