@@ -141,7 +141,9 @@ def show(
     loaded = load_model(model)
     partition = Partition(tp=tp, ep=ep, dp=dp, pp=pp, redundant_experts=redundant_experts)
     precision = Precision(_WEIGHTS[weights], _DTYPES[kv_format])
-    loaded.check(precision)
+    loaded.check(precision, "--weights")
+    if gpu is not None:
+        get_gpu(gpu).check(precision, "--weights")
     batch = _shown_batch(phase, tokens, kv)
     load = parse_expert_load(expert_load) if expert_load is not None else None
     of_rank = None if load is None else _rank_load(load, partition)
@@ -229,12 +231,14 @@ def memory(
     as_json: AsJson = False,
 ) -> None:
     """Plan the memory of the fullest GPU of an instance: weights, activations, runtime and KV blocks."""
-    loaded = load_model(model)
+    loaded, precision, known = load_model(model), Precision(_WEIGHTS[weights], _DTYPES[kv_format]), get_gpu(gpu)
+    loaded.check(precision, "--weights")
+    known.check(precision, "--weights")
     plan = instance_memory(
         loaded,
         Partition(tp=tp, ep=ep, dp=dp, pp=pp, redundant_experts=redundant_experts),
-        Precision(_WEIGHTS[weights], _DTYPES[kv_format]),
-        get_gpu(gpu),
+        precision,
+        known,
         gpu_memory_utilization=gpu_memory_utilization,
         max_batched_tokens=max_batched_tokens,
         max_seqs=max_seqs,

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from boundary.errors import InputError
 from tests.integration.small_runs import config, pool, requests, simulate
 from vidur_pd.metrics.result import Result
 from vidur_pd.simulation import api
@@ -281,6 +282,27 @@ def test_weights_are_as_published_unless_stated() -> None:
         found = simulate(config(pools, **sections), [(0, 900, 4)]).table.e2e_ps
         stated = simulate(config(pools, **sections, engine={"weights": published}), [(0, 900, 4)]).table.e2e_ps
         assert found.tolist() == stated.tolist()
+
+
+@pytest.mark.parametrize(
+    ("sections", "own", "message"),
+    [
+        ({"hardware": "a100", "engine": {"weights": "fp8"}}, {}, "engine.weights: found fp8"),
+        ({"hardware": "a100"}, {"engine": {"weights": "fp8"}}, "cluster.pools.m.engine.weights: found fp8"),
+        ({"engine": {"weights": "fp8"}}, {"hardware": "a100"}, "engine.weights: found fp8"),
+    ],
+)
+def test_fp8_weights_on_a_gpu_without_are_refused_by_the_field_that_asks_for_them(
+    sections: dict[str, Any], own: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(InputError) as refused:
+        simulate(config([pool("m", "mixed", **own)], **sections), [(0, 100, 2)])
+    assert str(refused.value) == f"{message}, expected bf16 (a100 has no fp8)"
+
+
+def test_an_fp8_cache_that_a_gpu_cannot_compute_with_is_refused() -> None:
+    with pytest.raises(InputError, match=r"^weights or KV: found arithmetic in fp8, expected bf16"):
+        simulate(config([pool("m", "mixed")], hardware="a100", engine={"kv": "fp8"}), [(0, 100, 2)])
 
 
 def test_the_resolved_configuration_says_which_weights_ran() -> None:

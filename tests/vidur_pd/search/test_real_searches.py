@@ -274,6 +274,12 @@ def test_a_plan_needs_no_configuration(tmp_path: Path) -> None:
     assert "TTFT p90" in done.stdout.partition("Limited by")[0]
     config = load_config(tmp_path / "out" / "config.yaml")
     assert [pool.role for pool in config.cluster.pools] == ["prefill", "decode"]
+    for asked, field in ((("--weights", "fp8"), "--weights"), (("--set", "engine.weights=fp8"), "engine.weights")):
+        refused = command("plan", *words, "--gpu", "a100", *asked, "-o", str(tmp_path / "no"))
+        assert (refused.returncode, refused.stderr) == (
+            2,
+            f"vidur-pd: {field}: found fp8, expected bf16 (a100 has no fp8)\n",
+        )
     missing = command("plan", *words[:4], "--trace", "none.csv", "-o", str(tmp_path / "no"))
     assert (missing.returncode, missing.stderr) == (
         2,

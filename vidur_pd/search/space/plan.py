@@ -56,6 +56,8 @@ def plan_space(wish: Wish) -> Space:
         apply_override(base, setting)
     engine = parse_config(deepcopy(base), Path(), "plan").engine
     precision = Precision(engine.weights or gpu.weights_of(model.published_weights), engine.kv)
+    for each in (model, gpu):
+        each.check(precision, "--weights" if engine.weights == wish.weights else "engine.weights")
     partitions = fitting_partitions(model, gpu, precision, memory_limits(engine), wish.gpus_max)
     choices = [_choice(partition) for partition in partitions]
     least = min(_gpus(partition) for partition in partitions)
