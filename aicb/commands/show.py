@@ -26,7 +26,7 @@ from aicb.operators.experts_kernel import check_experts_kernel
 from aicb.operators.gqa import check_gqa_kernel
 from aicb.operators.hybrid_kernels import check_hybrid_kernels
 from aicb.operators.lists import iteration_operators
-from aicb.operators.memory import InstanceMemory, instance_memory, weight_bytes
+from aicb.operators.memory import GPU_MEMORY_UTILIZATION, InstanceMemory, instance_memory, weight_bytes
 from aicb.operators.mla import check_mla_kernel, check_rope_kernel
 from aicb.operators.operator import Communication, Operator
 from aicb.operators.quantisation import check_quant_kernel
@@ -223,7 +223,9 @@ def memory(
     redundant_experts: RedundantExperts = 0,
     weights: Weights = WeightFormat.BF16,
     kv_format: KvFormat = Format.BF16,
-    gpu_memory_utilization: Annotated[float, typer.Option(help="Share of HBM the instance may use, as vLLM's.")] = 0.92,
+    gpu_memory_utilization: Annotated[
+        float, typer.Option(help="Share of HBM the instance may use; unless said vLLM's, as in a run.")
+    ] = GPU_MEMORY_UTILIZATION,
     max_batched_tokens: Annotated[int, typer.Option(help="Tokens of the largest iteration.")] = 8192,
     max_seqs: Annotated[int, typer.Option(help="Requests of the largest batch.")] = 256,
     block_tokens: Annotated[int, typer.Option(help="Tokens per KV block.")] = 16,
