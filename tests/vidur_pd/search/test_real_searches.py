@@ -287,7 +287,7 @@ def test_a_plan_needs_no_configuration(tmp_path: Path) -> None:
     )
     small = command("plan", "--model", "deepseek-v3", *words[2:6], "--gpus-max", "8", "-o", str(tmp_path / "no"))
     assert small.returncode == 2
-    assert "--gpus-max: found 8, expected at least 16: deepseek-v3 needs 8 H200 per instance" in small.stderr
+    assert "--gpus-max: found 8, expected at least 16: deepseek-v3 needs 8 h200 per prefill instance" in small.stderr
 
 
 def test_weights_in_fp8_of_a_checkpoint_in_bf16_are_asked_for() -> None:
@@ -312,8 +312,35 @@ def test_a_plan_has_the_memory_that_the_engine_is_given() -> None:
         settings=["engine.gpu_memory_utilization=0.98"],
     )
     assert {"tp": 1} in plan_space(wish).dimensions["cluster.pools.prefill"]
-    with pytest.raises(InputError, match="needs 2 h200 per instance"):
+    with pytest.raises(InputError, match="needs 2 h200 per prefill instance and 2 h200 per decode instance"):
         plan_space(replace(wish, settings=["engine.gpu_memory_utilization=0.9"]))
+
+
+def test_pools_of_a_plan_have_their_own_engines_and_gpus() -> None:
+    """Llama-3.1-70B takes 141 GB in bf16 and 72 GB in fp8; 60 % of an H200 are 90 GB, of an H100 51 GB."""
+    common = Wish(
+        model="llama-3.1-70b",
+        gpu="h200",
+        workload=BASE["workload"],
+        gpus_max=8,
+        weights=None,
+        framework="vllm",
+        nic="400Gbps",
+        settings=["engine.gpu_memory_utilization=0.1", "cluster.pools.prefill.engine.gpu_memory_utilization=0.98"],
+    )
+    own = "cluster.pools.decode"
+    for settings, expected in (
+        ((f"{own}.engine.gpu_memory_utilization=0.98",), [1, 2, 4, 8]),
+        ((f"{own}.engine.gpu_memory_utilization=0.6",), [2, 4, 8]),
+        ((f"{own}.engine.gpu_memory_utilization=0.6", f"{own}.engine.weights=fp8"), [1, 2, 4, 8]),
+        ((f"{own}.engine.gpu_memory_utilization=0.6", f"{own}.hardware=h100"), [4, 8]),
+    ):
+        dimensions = plan_space(replace(common, settings=[*common.settings, *settings])).dimensions
+        assert [choice["tp"] for choice in dimensions["cluster.pools.prefill"]] == [1, 2, 4, 8]
+        assert [choice["tp"] for choice in dimensions["cluster.pools.decode"]] == expected, settings
+    without_fp8 = replace(common, settings=[*common.settings, f"{own}.hardware=a100", f"{own}.engine.weights=fp8"])
+    with pytest.raises(InputError, match=r"^cluster\.pools\.decode\.engine\.weights: found fp8, expected bf16 \(a100"):
+        plan_space(without_fp8)
 
 
 def test_what_to_launch_says_every_pool_with_its_role() -> None:
