@@ -184,7 +184,7 @@ def pool_model(config: SimulationConfig, pool: PoolConfig, model: Model, estimat
     check_options(config, pool, model, drafting)
     for each in (model, gpu, ffn_gpu_of(config, pool)):
         each.check(precision, engine_field(pool, "weights"))
-    if precision.weights == "fp8" and pool.ffn is None:
+    if precision.weights == model.published_weights == "fp8" and pool.ffn is None:
         warn_of_blocks(pool, partition, model)
     overlap, longest, drafter = engine.overlap, _max_model_len(engine, model), None
     dispatch = _dispatch(engine)
