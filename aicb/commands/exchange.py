@@ -90,8 +90,10 @@ def export(
     partition = Partition(tp=tp, ep=ep, dp=max(ep // tp, 1) if tp > 0 else 1, pp=pp)
     precision = Precision(_DTYPES[weights])
     device = get_gpu(gpu)
-    device.check(precision)
-    job = ExportJob(load_model(model), partition, precision, _PHASES[phase], batch, seq)
+    device.check(precision, "--weights")
+    loaded = load_model(model)
+    loaded.check(precision, "--weights")
+    job = ExportJob(loaded, partition, precision, _PHASES[phase], batch, seq)
     named, write = {
         ExportFormat.AICB: (aicb_paths, write_aicb),
         ExportFormat.VIDUR: (vidur_paths, write_vidur),

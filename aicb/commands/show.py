@@ -26,7 +26,7 @@ from aicb.operators.experts_kernel import check_experts_kernel
 from aicb.operators.gqa import check_gqa_kernel
 from aicb.operators.hybrid_kernels import check_hybrid_kernels
 from aicb.operators.lists import iteration_operators
-from aicb.operators.memory import InstanceMemory, instance_memory, weight_bytes
+from aicb.operators.memory import GPU_MEMORY_UTILIZATION, InstanceMemory, instance_memory, weight_bytes
 from aicb.operators.mla import check_mla_kernel, check_rope_kernel
 from aicb.operators.operator import Communication, Operator
 from aicb.operators.quantisation import check_quant_kernel
@@ -141,7 +141,9 @@ def show(
     loaded = load_model(model)
     partition = Partition(tp=tp, ep=ep, dp=dp, pp=pp, redundant_experts=redundant_experts)
     precision = Precision(_WEIGHTS[weights], _DTYPES[kv_format])
-    loaded.check(precision)
+    loaded.check(precision, "--weights")
+    if gpu is not None:
+        get_gpu(gpu).check(precision, "--weights")
     batch = _shown_batch(phase, tokens, kv)
     load = parse_expert_load(expert_load) if expert_load is not None else None
     of_rank = None if load is None else _rank_load(load, partition)
@@ -221,7 +223,9 @@ def memory(
     redundant_experts: RedundantExperts = 0,
     weights: Weights = WeightFormat.BF16,
     kv_format: KvFormat = Format.BF16,
-    gpu_memory_utilization: Annotated[float, typer.Option(help="Share of HBM the instance may use, as vLLM's.")] = 0.92,
+    gpu_memory_utilization: Annotated[
+        float, typer.Option(help="Share of HBM the instance may use; unless said vLLM's, as in a run.")
+    ] = GPU_MEMORY_UTILIZATION,
     max_batched_tokens: Annotated[int, typer.Option(help="Tokens of the largest iteration.")] = 8192,
     max_seqs: Annotated[int, typer.Option(help="Requests of the largest batch.")] = 256,
     block_tokens: Annotated[int, typer.Option(help="Tokens per KV block.")] = 16,
@@ -229,12 +233,14 @@ def memory(
     as_json: AsJson = False,
 ) -> None:
     """Plan the memory of the fullest GPU of an instance: weights, activations, runtime and KV blocks."""
-    loaded = load_model(model)
+    loaded, precision, known = load_model(model), Precision(_WEIGHTS[weights], _DTYPES[kv_format]), get_gpu(gpu)
+    loaded.check(precision, "--weights")
+    known.check(precision, "--weights")
     plan = instance_memory(
         loaded,
         Partition(tp=tp, ep=ep, dp=dp, pp=pp, redundant_experts=redundant_experts),
-        Precision(_WEIGHTS[weights], _DTYPES[kv_format]),
-        get_gpu(gpu),
+        precision,
+        known,
         gpu_memory_utilization=gpu_memory_utilization,
         max_batched_tokens=max_batched_tokens,
         max_seqs=max_seqs,

@@ -38,7 +38,7 @@ class _PeakFlops(dict[GemmDtype, float]):
         self._gpu = gpu
 
     def __missing__(self, dtype: GemmDtype) -> float:
-        raise InputError(f"kernel: found arithmetic in {dtype}, expected bf16 ({self._gpu} has no {dtype})")
+        raise InputError(f"weights or KV: found arithmetic in {dtype}, expected bf16 ({self._gpu} has no {dtype})")
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,14 +101,14 @@ class Gpu:
         """Format of weights where nobody chooses one: as published, but bf16 for fp8 where the device has none."""
         return "bf16" if published == "fp8" and "fp8" not in self.peak_flops else published
 
-    def check(self, precision: Precision) -> None:
-        """Whether the device computes in this format.
+    def check(self, precision: Precision, field: str = "weights") -> None:
+        """Whether the device computes in this format, which ``field`` states.
 
         Raises:
             InputError: fp8 weights on a GPU without fp8 tensor cores.
         """
         if precision.dense not in self.peak_flops:
-            raise InputError(f"weights: found {precision.weights}, expected bf16 ({self.name} has no fp8)")
+            raise InputError(f"{field}: found {precision.weights}, expected bf16 ({self.name} has no fp8)")
 
 
 def known_gpus() -> list[str]:

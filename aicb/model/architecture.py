@@ -267,14 +267,14 @@ class Model:
     published_weights: WeightDtype = field(default="bf16", compare=False)
     """Format of the published checkpoint; which one an instance holds is chosen with its engine."""
 
-    def check(self, precision: Precision) -> None:
+    def check(self, precision: Precision, field: str = "weights") -> None:
         """Whether the model can be had in these formats.
 
         Raises:
             InputError: mxfp4 of a model that is not published in it: nothing says which of its weights would be.
         """
         if precision.weights == "mxfp4" != self.published_weights:
-            raise InputError(f"weights: found mxfp4, expected bf16 or fp8 ({self.name} is not published in mxfp4)")
+            raise InputError(f"{field}: found mxfp4, expected bf16 or fp8 ({self.name} is not published in mxfp4)")
 
     @property
     def layers(self) -> tuple[Layer, ...]:

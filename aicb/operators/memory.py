@@ -29,6 +29,8 @@ COMMUNICATOR_BYTES = 392 * MIB
 """NCCL buffers of an instance with several GPUs (the larger of the values aiconfigurator books)."""
 GRAPH_BYTES_PER_SEQUENCE = 2 * MIB
 """CUDA graphs, per sequence of the largest captured batch (SGLang 0.5.23's reserve)."""
+GPU_MEMORY_UTILIZATION: Final = 0.92
+"""Share of a GPU's memory that an instance takes, unless stated: that of vLLM 0.24 (vllm/config/cache.py)."""
 LOW_LATENCY_TOKENS = 128
 """Tokens per rank for which DeepEP's low-latency buffers are laid out at least (SGLang's default)."""
 
@@ -86,7 +88,7 @@ def instance_memory(
     precision: Precision,
     gpu: Gpu,
     *,
-    gpu_memory_utilization: float = 0.9,
+    gpu_memory_utilization: float = GPU_MEMORY_UTILIZATION,
     max_batched_tokens: int = 8192,
     max_seqs: int = 256,
     block_tokens: int = 16,

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from boundary.errors import InputError
 from tests.integration.small_runs import config, pool, requests, simulate
 from vidur_pd.metrics.result import Result
 from vidur_pd.simulation import api
@@ -256,15 +257,18 @@ def test_a_full_batch_with_drafts_replays_graphs() -> None:
 
 
 def test_experts_that_are_cut_through_fp8_blocks_are_simulated_with_a_warning(caplog: pytest.LogCaptureFixture) -> None:
-    """768 columns over 4 GPUs leave 192; bf16, EP and TP 2 are whole."""
-    fp8 = {"model": "qwen3-30b-a3b", "engine": {"weights": "fp8"}}
-    for sections, degrees in ((fp8, {"tp": 2}), (fp8, {"tp": 4, "ep": 4}), ({"model": "qwen3-30b-a3b"}, {"tp": 4})):
-        simulate(config([pool("m", "mixed", **degrees)], **sections), [(0, 100, 2)])
+    """MiniMax-M2 is published in blocks: 1,536 columns over 8 GPUs leave 192; EP and TP 4 leave whole ones. fp8 that an
+    engine makes of Qwen3-30B-A3B, whose 768 columns over 4 GPUs leave 192, has none."""
+    caplog.set_level(logging.WARNING, "vidur_pd.simulation.pool_checks")
+    of_bf16 = {"model": "qwen3-30b-a3b", "engine": {"weights": "fp8"}}
+    of_fp8 = {"model": "minimax-m2"}
+    for sections, degrees in ((of_bf16, {"tp": 4}), (of_fp8, {"tp": 8, "ep": 8}), (of_fp8, {"tp": 4})):
+        plan_simulation(config([pool("m", "mixed", **degrees)], **sections))
     assert caplog.messages == []
-    simulate(config([pool("m", "mixed", tp=4)], **fp8), [(0, 100, 2)])
+    simulate(config([pool("m", "mixed", tp=8)], **of_fp8), [(0, 100, 2)])
     assert caplog.messages == [
-        "cluster.pools.m.tp: found 4, which leaves a GPU 192 columns of an expert: vLLM and SGLang refuse an fp8 "
-        "checkpoint whose blocks of 128 are cut; expected at most 2, or ep 4"
+        "cluster.pools.m.tp: found 8, which leaves a GPU 192 columns of an expert: vLLM and SGLang refuse an fp8 "
+        "checkpoint whose blocks of 128 are cut; expected at most 4, or ep 8"
     ]
 
 
@@ -281,6 +285,27 @@ def test_weights_are_as_published_unless_stated() -> None:
         found = simulate(config(pools, **sections), [(0, 900, 4)]).table.e2e_ps
         stated = simulate(config(pools, **sections, engine={"weights": published}), [(0, 900, 4)]).table.e2e_ps
         assert found.tolist() == stated.tolist()
+
+
+@pytest.mark.parametrize(
+    ("sections", "own", "message"),
+    [
+        ({"hardware": "a100", "engine": {"weights": "fp8"}}, {}, "engine.weights: found fp8"),
+        ({"hardware": "a100"}, {"engine": {"weights": "fp8"}}, "cluster.pools.m.engine.weights: found fp8"),
+        ({"engine": {"weights": "fp8"}}, {"hardware": "a100"}, "engine.weights: found fp8"),
+    ],
+)
+def test_fp8_weights_on_a_gpu_without_are_refused_by_the_field_that_asks_for_them(
+    sections: dict[str, Any], own: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(InputError) as refused:
+        simulate(config([pool("m", "mixed", **own)], **sections), [(0, 100, 2)])
+    assert str(refused.value) == f"{message}, expected bf16 (a100 has no fp8)"
+
+
+def test_an_fp8_cache_that_a_gpu_cannot_compute_with_is_refused() -> None:
+    with pytest.raises(InputError, match=r"^weights or KV: found arithmetic in fp8, expected bf16"):
+        simulate(config([pool("m", "mixed")], hardware="a100", engine={"kv": "fp8"}), [(0, 100, 2)])
 
 
 def test_the_resolved_configuration_says_which_weights_ran() -> None:

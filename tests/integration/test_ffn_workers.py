@@ -297,7 +297,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"ffn": {"tp": 5}}, "tp: found 5, expected a divisor of the 12288 ffn intermediate columns"),
     ({"ffn": {"messages": "per_node"}}, "ffn.messages: found per_node with ep 1"),
     ({"ffn": {"micro_batches": 17}}, "ffn.micro_batches: found 17"),
-    ({"ffn": {"gpu": "h20"}}, "cluster.pools.1.ffn.gpu: unknown field"),
+    ({"ffn": {"gpu": "h20"}}, "cluster.pools.d.ffn.gpu: unknown field"),
     ({"ffn": {"hardware": "h2000"}}, "cluster.pools.d.ffn.hardware: found 'h2000'"),
     ({"ffn": {"shared_expert": "ffn"}}, "ffn.shared_expert: found ffn, expected attention"),
     ({"ffn": {}, "engine": {"overlap": {"two_batch": True}}}, "found in pool d with FFN workers, expected none"),

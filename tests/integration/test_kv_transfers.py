@@ -68,7 +68,7 @@ def test_a_model_with_windows_is_served_within_its_blocks(blocks: int, together:
 
 
 def test_mxfp4_is_refused_for_a_model_without_it() -> None:
-    with pytest.raises(InputError, match=r"cluster\.pools\.m: weights: found mxfp4, expected bf16 or fp8 \(qwen3-8b"):
+    with pytest.raises(InputError, match=r"engine\.weights: found mxfp4, expected bf16 or fp8 \(qwen3-8b"):
         simulate(config([pool("m", "mixed")], engine={"weights": "mxfp4"}), [(0, 10, 2)])
 
 

@@ -11,7 +11,9 @@ import yaml
 from scipy.stats import t
 
 from tests.forked_commands import run_forked
+from vidur_pd.metrics.console import uncertainty
 from vidur_pd.metrics.seeds import interval
+from vidur_pd.metrics.summary import SeedsSummary, Summary
 
 
 def write_config(folder: Path, arrivals: str = "poisson") -> Path:
@@ -63,13 +65,36 @@ def test_figures_over_seeds_are_those_of_the_runs(tmp_path: Path) -> None:
 
 
 def test_what_the_seed_does_not_touch_has_no_interval(tmp_path: Path) -> None:
-    """All at once, of one length, on one instance."""
+    """All at once, of one length, on one instance; the sum of three equal numbers, over three, is often another."""
     path = write_config(tmp_path, "static")
-    printed = run_forked("vidur_pd", "run", str(path), "-o", str(tmp_path / "out"), "--seeds", "2", "--json")
-    of = json.loads(printed.stdout)["seeds"]["figures"]["ttft_s.p90"]
-    assert of["low"] == of["mean"] == of["high"]
-    told = run_forked("vidur_pd", "run", str(path), "-o", str(tmp_path / "told"), "--seeds", "2").stdout
-    assert "2 seeds gave the same figures: nothing of this run is drawn" in " ".join(told.split())
+    finished = run_forked("vidur_pd", "run", str(path), "-o", str(tmp_path / "out"), "--seeds", "3")
+    seeds = json.loads((tmp_path / "out" / "summary.json").read_text())["seeds"]
+    assert not seeds["has_own_requests"]
+    assert all(len(set(each.values())) == 1 for each in seeds["figures"].values())
+    printed = " ".join(finished.stdout.split())
+    assert "3 seeds gave the same figures: nothing of this run is drawn" in printed
+    assert "over 3 seeds" not in printed
+
+
+def test_seeds_of_the_same_requests_say_what_else_they_change(tmp_path: Path) -> None:
+    """Tokens choose experts anew."""
+    path = write_config(tmp_path, "static")
+    words = ("-o", str(tmp_path / "out"), "--seeds", "2", "--set", "model=qwen3-30b-a3b")
+    finished = run_forked("vidur_pd", "run", str(path), *words)
+    figures = json.loads((tmp_path / "out" / "summary.json").read_text())["seeds"]["figures"]
+    assert figures["ttft_s.p90"]["least"] < figures["ttft_s.p90"]["most"]
+    told = "over 2 seeds of the same requests (random routes, choices of experts and accepted drafts differ)"
+    assert told in " ".join(finished.stdout.split())
+
+
+def test_an_interval_narrower_than_its_digits_is_not_printed_as_one() -> None:
+    figures = {
+        "ttft_s.p90": interval([0.100001, 0.100002]),
+        "tpot_s.p90": interval([0.01, 0.02]),
+    }
+    seeds = SeedsSummary(seeds=(0, 1), figures=figures)
+    (line,) = uncertainty(Summary(requests=1, completed=1, rejected=0, failed=0, seeds=seeds))
+    assert "TTFT p90 100 ms (equal to four digits), TPOT p90 15 ms (-48.53 to 78.53)" in line
 
 
 def test_seeds_do_not_go_with_a_stream(tmp_path: Path) -> None:

@@ -159,6 +159,50 @@ def test_the_first_line_says_what_a_run_comes_to(case: str, capsys: pytest.Captu
     assert printed.startswith(" ".join(summary.verdict.sentence.split()))
 
 
+TTFT = (
+    "TTFT limited by prefill compute (p): prompts take that long by themselves (MFU # %)",
+    "Next for TTFT: prompts over more GPUs (cluster.pools.p.tp, now #), or a faster GPU.",
+)
+TPOT = (
+    "TPOT limited by decode memory bandwidth (d): a rank decodes # requests a step (memory bandwidth # %, MFU # %)",
+    "Next for TPOT: fewer requests a step: more instances (cluster.pools.d.instances, now #), or weights over more "
+    "GPUs.",
+)
+
+
+@pytest.mark.parametrize(
+    ("slo", "first", "second"),
+    [
+        ({"ttft": {"p90": 0.1}, "tpot": {"p90": 0.009}}, TTFT, TPOT),
+        ({"ttft": {"p90": 0.3}, "tpot": {"p90": 0.005}}, TPOT, TTFT),
+        ({"ttft_s": 0.15, "tpot_s": 0.005}, TPOT, TTFT),
+    ],
+    ids=["ttft-first", "tpot-first", "share"],
+)
+def test_both_pools_are_named_where_ttft_and_tpot_are_missed(
+    slo: dict[str, Any], first: tuple[str, str], second: tuple[str, str]
+) -> None:
+    """That comes first which is missed by more."""
+    workload = {
+        "kind": "synthetic",
+        "requests": 400,
+        "arrivals": {"kind": "poisson", "qps": 16},
+        "lengths": {"kind": "fixed", "prefill": 2000, "decode": 400},
+    }
+    verdict = api.simulate(config(PD, workload=workload, slo=slo)).summary.verdict
+    assert verdict is not None
+    assert masked(verdict.sentence).endswith(f"; {first[0]}; {second[0]}. {first[1]} {second[1]}")
+    assert verdict.also is not None
+    assert {(verdict.limit, verdict.where), (verdict.also.limit, verdict.also.where)} == {
+        (Limit.PREFILL_COMPUTE, "p"),
+        (Limit.DECODE_MEMORY, "d"),
+    }
+
+
+def test_one_pool_is_named_where_the_other_misses_nothing() -> None:
+    assert all((verdict := ran(case).summary.verdict) is not None and verdict.also is None for case in GOLDEN)
+
+
 def test_the_limit_is_named_apart_from_the_sentence() -> None:
     named = {case: ran(case).summary.verdict for case in CASES if case not in ("nearly idle", "far from full")}
     limits = {case: verdict.limit for case, verdict in named.items() if verdict is not None}

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -7,7 +8,7 @@ import pytest
 
 from boundary.errors import InputError
 from netsim import Topology
-from netsim.topologies.build import NvswitchSpec, RailOptimizedSpec
+from netsim.topologies.build import FileSpec, NvswitchSpec, RailOptimizedSpec
 from netsim.topologies.build import build as build_topology
 from netsim.topologies.own_rates import with_server_rates
 from netsim.topology import LinkKind
@@ -51,6 +52,16 @@ def test_rank_groups_are_ordered_by_stage_then_data_rank_then_tensor_rank() -> N
 def test_pools_larger_than_the_topology_are_refused_with_both_numbers() -> None:
     with pytest.raises(ValueError, match=r"16.*24|24.*16"):
         build_cluster(cluster(PoolConfig(name="p", role="mixed", instances=3, tp=8), nodes=2))
+
+
+def test_a_topology_that_cannot_be_built_is_refused_by_its_field(tmp_path: Path) -> None:
+    pools = (PoolConfig(name="p", role="mixed", tp=8),)
+    with pytest.raises(
+        InputError, match=r"^cluster\.topology\.file: .*/t\.yaml: found no such file, expected a topology"
+    ):
+        build_cluster(ClusterConfig(topology=FileSpec(file=tmp_path / "t.yaml"), pools=pools))
+    with pytest.raises(InputError, match=r"^cluster\.topology: nvswitch gpus: found 4, expected at least 8"):
+        build_cluster(ClusterConfig(topology=NvswitchSpec(gpus_per_node=4), pools=pools))
 
 
 def test_an_expert_group_that_is_not_the_stage_is_refused() -> None:

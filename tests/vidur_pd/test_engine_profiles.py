@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from typing import Any
 
 import pytest
 
+from aicb import Partition, Precision, get_gpu, instance_memory, load_model
+from aicb.operators.memory import GPU_MEMORY_UTILIZATION
+from tests.forked_commands import run_forked
 from tests.integration.small_runs import config, pool
 from vidur_pd.config import SCHEDULING_POLICIES, EngineConfig, SimulationConfig
 
@@ -26,6 +30,16 @@ def test_defaults_are_those_of_the_engine() -> None:
     assert (engine.max_batched_tokens, engine.max_seqs, engine.block_tokens) == (8192, 1024, 16)
     assert (engine.gpu_memory_utilization, engine.prefix_caching, engine.async_scheduling) == (0.92, True, True)
     assert (found.network.collectives, found.kv_transfer.first_token) == ("vllm", "decode_recompute")
+
+
+def test_plans_of_memory_have_the_share_of_the_gpu_that_runs_have() -> None:
+    """By default, in the library, on the command line and in a configuration."""
+    (engine,) = engines(pool("m", "mixed"))
+    assert engine.gpu_memory_utilization == GPU_MEMORY_UTILIZATION
+    commanded = json.loads(run_forked("aicb", "memory", "qwen3-8b", "--json").stdout)
+    planned = instance_memory(load_model("qwen3-8b"), Partition(), Precision(), get_gpu("h200"))
+    assert commanded["available_kv_bytes"] == planned.available_kv_bytes
+    assert "[default: 0.92]" in run_forked("aicb", "memory", "--help").stdout
 
 
 @pytest.mark.parametrize(

@@ -135,7 +135,7 @@ def test_a_word_that_is_missing_is_asked_for_by_its_choices(tmp_path: Path) -> N
         "model: qwen3-8b\nhardware: h200\nworkload: {kind: trace, path: t.csv}\n"
         "cluster: {topology: {kind: nvswitch}, pools: [{name: p}]}\n"
     )
-    with pytest.raises(InputError, match=r"pools\.0\.role: missing, expected one of prefill, decode, mixed$"):
+    with pytest.raises(InputError, match=r"pools\.p\.role: missing, expected one of prefill, decode, mixed$"):
         load_config(tmp_path / "c.yaml")
 
 

@@ -168,6 +168,7 @@ def test_traces_of_one_s_own_are_inspected_and_converted_by_their_columns(tmp_pa
 @pytest.mark.parametrize(
     ("more", "message"),
     [
+        ([], "), or workload.columns (--column)"),
         (["--column", "when=ts"], "--column: found 'when=ts', expected NAME=COLUMN with NAME one of arrived_at_s"),
         (["--time-unit", "ms"], "--time-unit: found ms without --column, expected both"),
         (["--column", "arrived_at_s=ts", "--time-unit", "h"], "--time-unit: found 'h', expected one of s, ms, us"),

@@ -140,7 +140,7 @@ def print_capacity(found: Capacity) -> None:
     from rich.table import Table
 
     from vidur_pd.search.capacity.capacity import UNIT
-    from vidur_pd.search.output.answer import seconds_text
+    from vidur_pd.search.output.answer import margin_text, seconds_text
 
     console = Console()
     for place, line in enumerate(sentences(found)):
@@ -150,14 +150,9 @@ def print_capacity(found: Capacity) -> None:
         outcome = min(each.outcomes, key=lambda one: one.margin)
         times = (outcome.ttft_p90_s, outcome.tpot_p90_s)
         cells = ["–" if value is None else seconds_text(value) for value in times]
-        margin = "ended early" if outcome.stopped_early else _percent(outcome.margin)
+        margin = "ended early" if outcome.stopped_early else margin_text(outcome.margin)
         table.add_row(f"{each.load:.4g}", _verdict(each), *cells, margin)
     console.print(table)
-
-
-def _percent(margin: float) -> str:
-    """Whole percents, of a margin near none the first digit: below the limit or beyond it is the question."""
-    return f"{100 * margin:.0f} %" if abs(margin) >= 0.005 else f"{100 * margin:.1g} %"
 
 
 def _verdict(at: AtLoad) -> str:

@@ -66,8 +66,9 @@ def carry_out(
     with ResultFolder(out, SEARCH_FILES, inputs) as folder:
         screening = screen(space)
         if not screening.candidates:
-            reasons = "; ".join(f"{each.requests} {each.status}: {each.reason}" for each in screening.left_out[:3])
-            raise InputError(f"{space.where}: found no point that can be run ({reasons}), expected at least one")
+            raise InputError(
+                f"{space.where}: found no point that can be run ({screening.reasons()}), expected at least one"
+            )
         with Study(out / STUDY_FILE, space.digest) as study:
             at_work = _workers(space, workers, ray, len(screening.candidates))
             try:
@@ -90,7 +91,7 @@ def print_search(result: SearchResult) -> None:
     from rich.markup import escape
     from rich.table import Table
 
-    from vidur_pd.search.output.answer import answer, best_of_each_deployment, deployment, seconds_text
+    from vidur_pd.search.output.answer import answer, best_of_each_deployment, deployment, margin_text, seconds_text
 
     console = Console()
     first, *others = answer(result).split("\n")
@@ -107,7 +108,7 @@ def print_search(result: SearchResult) -> None:
             escape(deployment(result.space.config(each.candidate.point))),
             f"{objective.value_of(outcome):.4g}",
             *("–" if value is None else seconds_text(value) for value in (outcome.ttft_p90_s, outcome.tpot_p90_s)),
-            f"{100 * outcome.margin:.0f} %",
+            margin_text(outcome.margin),
             escape(outcome.limited_by),
         )
     (console if console.is_terminal else Console(width=160)).print(table)
@@ -130,5 +131,5 @@ class _Progress:
 
     def report(self, done: int, best: Outcome | None) -> None:
         if self._is_shown:
-            found = "none meets the SLO yet" if best is None else f"best so far on {best.gpus} GPUs"
+            found = "none meets the SLO yet" if best is None else f"the best so far has {best.gpus} GPUs in all"
             sys.stderr.write(f"vidur-pd: {done} of at most {self._points} points run, {found}\n")

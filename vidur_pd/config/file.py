@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
 
 from boundary.errors import InputError
 from boundary.quoting import quoted
 from boundary.yaml_text import dump_yaml, parse_yaml, read_yaml_mapping
+from vidur_pd.config.division import divided
 
 if TYPE_CHECKING:
     from pydantic import BaseModel, ValidationError
@@ -43,7 +44,7 @@ def parse_config(tree: Tree, folder: Path, where: str, overrides: Sequence[str] 
     try:
         return SimulationConfig.model_validate(tree)
     except ValidationError as error:
-        raise InputError(f"{where}: {describe(error, SimulationConfig)}") from None
+        raise InputError(f"{where}: {describe(error, SimulationConfig, tree)}") from None
 
 
 def dump_config(config: SimulationConfig) -> str:
@@ -157,14 +158,28 @@ def _position(items: list[Any], key: str, where: str) -> int:
     raise InputError(f"{where}: found no item {quoted(key)}, expected one of {known}")
 
 
-def describe(error: ValidationError, root: type) -> str:
-    """The first problem of a validation as one line."""
+def describe(error: ValidationError, root: type, tree: Tree | None = None) -> str:
+    """The first problem of a validation as one line; items of lists by the names that they have in ``tree``."""
     problems = error.errors(include_url=False)
     unknown = [problem for problem in problems if problem["type"] == "extra_forbidden"]
     problem = unknown[0] if unknown else problems[0]
     path, _ = _follow(problem["loc"], root)
-    field = ".".join(str(part) for part in path) or "configuration"
+    field = ".".join(_with_names(path, tree)) or "configuration"
     return f"{field}: {_reason(problem, root)}"
+
+
+def _with_names(path: Sequence[int | str], tree: Tree | None) -> Iterator[str]:
+    """A path by the names of items, as ``--set`` has them; by places where an item has no name of its own."""
+    node: Any = tree
+    for part in path:
+        if not isinstance(node, list | tuple) or not isinstance(part, int):
+            node = node.get(part) if isinstance(node, Mapping) else None
+            yield str(part)
+            continue
+        place = [place for place, item in enumerate(node) for _ in divided(item)][part]
+        names = [item.get("name") if isinstance(item, Mapping) else None for item in node]
+        name, node = names[place], node[place]
+        yield name if isinstance(name, str) and names.count(name) == 1 else str(place)
 
 
 def _reason(problem: ErrorDetails, root: type) -> str:
@@ -257,11 +272,11 @@ def _follow(loc: tuple[int | str, ...], root: type) -> tuple[list[int | str], li
     for part in loc:
         named = [model.model_fields[part] for model in current if part in model.model_fields]
         tagged = [model for model in current if part in _tags(model)]
-        if named:
-            current = [model for field in named for model in _models(field.annotation)]
-        elif tagged:
+        if tagged and (len(current) > 1 or not named):  # `file` is a kind of topology and the field of this kind
             current = tagged
             continue
+        if named:
+            current = [model for field in named for model in _models(field.annotation)]
         if part == KEY_OF_MAPPING:
             continue
         path.append(part)

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from aicb.iteration.host import slowest_over_fastest
+from vidur_pd.metrics.quantities import rate_text, share_text
 from vidur_pd.metrics.summary import Interval, PlannerSummary, PoolSummary, Summary, Throughput, UnderLoad
 from vidur_pd.metrics.verdict.limits import percent
 
@@ -15,6 +16,8 @@ QUANTILES = ("mean", "p50", "p90", "p99")
 MOST_REASONS = 3
 MUCH_HOST = 0.1
 """Share of busy time from which exposed host time is printed: as much as the error of measured kernels. Our choice."""
+OF_SAME_REQUESTS = " of the same requests (random routes, choices of experts and accepted drafts differ)"
+"""What seeds change where the workload draws nothing."""
 VERDICT_COLOURS = {"meets": "bold green"}
 """By outcome; all others are red."""
 
@@ -53,18 +56,20 @@ def _headline(summary: Summary) -> Iterator[str]:
     rates, cached = summary.throughput, summary.cached_input_share
     if rates.requests_per_s is None:
         return
-    yield f"whole run: {rates.requests_per_s:.2f} requests/s, {_tokens(rates)}" + (
+    yield f"whole run: {rate_text(rates.requests_per_s)} requests/s, {_tokens(rates)}" + (
         f"; {100 * cached:.0f} % of the input was cached" if cached else ""
     )
     load = summary.under_load
     if load is not None:
+        first = f"{summary.first_arrival_s or 0.0:.1f}"
+        began = "" if first == "0.0" else f", the first at {first} s"  # where simulated seconds begin to count
         yield (
-            f"under load ({load.from_s:.1f} s to the last arrival at {load.until_s:.1f} s): "
-            f"{load.requests_per_s:.2f} of {load.arrivals_per_s:.2f} requests/s, {_tokens(load)}"
+            f"under load ({load.from_s:.1f} s to the last arrival at {load.until_s:.1f} s{began}): "
+            f"{_arrivals(load)}; {_tokens(load)}"
         )
     yield (
-        f"{100 * (summary.goodput_share or 0.0):.1f} % of all requests meet the objectives: "
-        f"{summary.goodput:.2f} requests/s over the whole run"
+        f"{share_text(summary.goodput_share or 0.0)} of all requests meet the objectives: "
+        f"{rate_text(summary.goodput or 0.0)} requests/s over the whole run"
     )
     for pool in summary.pools:
         yield f"pool {pool.name}: {_use(pool)}"
@@ -82,8 +87,15 @@ def _headline(summary: Summary) -> Iterator[str]:
     for each in summary.classes or ():
         yield (
             f"class {each.name}: {each.completed} of {each.requests} requests completed, "
-            f"{100 * (each.goodput_share or 0.0):.1f} % meet its objectives ({each.goodput or 0.0:.2f} requests/s)"
+            f"{share_text(each.goodput_share or 0.0)} meet its objectives ({rate_text(each.goodput or 0.0)} requests/s)"
         )
+
+
+def _arrivals(load: UnderLoad) -> str:
+    """Requests that arrived and that completed: more than arrived, where some were waiting when the window began."""
+    arrived, completed = load.arrivals_per_s or 0.0, load.requests_per_s or 0.0
+    before = " (some came before)" if completed > arrived else ""
+    return f"{rate_text(arrived)} requests/s arrived, {rate_text(completed)} completed{before}"
 
 
 def _planned(planner: PlannerSummary) -> str:
@@ -142,17 +154,20 @@ def uncertainty(summary: Summary) -> Iterator[str]:
     known = {name: summary.seeds.figures.get(path) for name, path in shown.items()}
     parts = [f"{name} {_interval(each, name)}" for name, each in known.items() if each is not None]
     count = len(summary.seeds.seeds)
-    if count > 1 and all(each.low == each.high for each in summary.seeds.figures.values() if each is not None):
-        yield f"{count} seeds gave the same figures: nothing of this run is drawn, as of a trace with fixed routes"
+    figures = summary.seeds.figures.values()
+    if figures and all(each.least == each.most for each in figures):
+        yield f"{count} seeds gave the same figures: nothing of this run is drawn, so that there is no interval"
         return
-    yield f"over {count} seeds, {summary.seeds.met} of which meet the SLO: {', '.join(parts)}"
+    of_same = "" if summary.seeds.has_own_requests else OF_SAME_REQUESTS
+    yield f"over {count} seeds{of_same}, {summary.seeds.met} of which meet the SLO: {', '.join(parts)}"
 
 
 def _interval(of: Interval, name: str) -> str:
-    """Mean and 95 % interval, times in milliseconds."""
+    """Mean and 95 % interval, times in milliseconds; no interval where no digit that is shown differs."""
     scale, unit = (1.0, "") if name == "requests/s" else (1e3, " ms")
     mean, low, high = (scale * (value or 0.0) for value in (of.mean, of.low, of.high))
-    return f"{mean:.4g}{unit} ({low:.4g} to {high:.4g})"
+    reach = "equal to four digits" if f"{low:.4g}" == f"{high:.4g}" else f"{low:.4g} to {high:.4g}"
+    return f"{mean:.4g}{unit} ({reach})"
 
 
 def _use(pool: PoolSummary) -> str:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import numpy as np
 from numpy.typing import NDArray
 
 from vidur_pd.metrics.summary import Distribution
 
 PS_PER_S = 10**12
+MOST_DIGITS: Final = 8
+"""After the point of a percentage: one of ten billion requests."""
 
 
 def to_seconds(duration_ps: int) -> float:
@@ -48,3 +52,18 @@ def milliseconds_text(value_s: float) -> str:
     """A time in milliseconds: four digits, and those before the point at least."""
     value = 1e3 * value_s
     return f"{value:.4g}" if abs(value) < 1e4 else f"{value:.0f}"
+
+
+def share_text(share: float | None, *others: float) -> str:
+    """A share in percent with one digit after the point, or with as many as tell it from all, from none and from
+    ``others``."""
+    if share is None:
+        return "?"
+    apart = [other for other in (0.0, 1.0, *others) if other != share]
+    texts = ([f"{100 * each:.{digits}f}" for each in (share, *apart)] for digits in range(1, MOST_DIGITS + 1))
+    return next((own for own, *of_others in texts if own not in of_others), f"{100 * share}") + " %"
+
+
+def rate_text(per_s: float) -> str:
+    """A rate with two digits after the point, or with two digits that are not 0."""
+    return f"{per_s:.2f}" if per_s >= 0.1 or per_s == 0 else f"{per_s:.2g}"

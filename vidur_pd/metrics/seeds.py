@@ -1,8 +1,8 @@
 """Headline figures over several seeds: their means, and intervals in which the mean over all seeds lies.
 
-Arrivals and lengths of synthetic workloads, routing, and how tokens choose experts follow the seed. The interval is
-Student's, 95 %: it says how far a run with another seed may be from this one by chance, not how far the model is from a
-cluster.
+Arrivals and lengths of synthetic workloads, random routing, how tokens choose experts, and which drafts are accepted
+follow the seed. The interval is Student's, 95 %: it says how far a run with another seed may be from this one by
+chance, not how far the model is from a cluster.
 """
 
 from __future__ import annotations
@@ -44,6 +44,7 @@ def seeds_summary(seeds: Sequence[int], summaries: Sequence[Summary]) -> SeedsSu
     return SeedsSummary(
         seeds=tuple(seeds),
         confidence=CONFIDENCE,
+        has_own_requests=len({summary.workload.digest for summary in summaries}) > 1,
         met=sum(summary.slo.is_met for summary in summaries),
         figures={name: interval(values) for name, values in known.items() if len(values) == len(seeds)},
     )
@@ -53,6 +54,7 @@ def interval(values: Sequence[float]) -> Interval:
     """Student's interval of the mean of at least two values that are independent of each other."""
     from scipy.stats import t
 
-    mean, count = float(np.mean(values)), len(values)
-    reach = float(t.ppf((1 + CONFIDENCE) / 2, count - 1)) * float(np.std(values, ddof=1)) / math.sqrt(count)
+    count, above = len(values), np.asarray(values) - min(values)  # exactly 0 where all are equal
+    mean = min(values) + float(np.mean(above))
+    reach = float(t.ppf((1 + CONFIDENCE) / 2, count - 1)) * float(np.std(above, ddof=1)) / math.sqrt(count)
     return Interval(mean=mean, low=mean - reach, high=mean + reach, least=min(values), most=max(values))

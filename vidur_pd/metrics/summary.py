@@ -348,6 +348,16 @@ class WaitingSummary:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LimitSummary:
+    """What limits a latency, as in ``verdict``."""
+
+    limit: str = ""
+    where: str = ""
+    reason: str = ""
+    advice: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class VerdictSummary:
     """What a run comes to (``metrics/verdict``)."""
 
@@ -362,6 +372,8 @@ class VerdictSummary:
     reason: str = ""
     advice: str = ""
     """The next thing to change."""
+    also: LimitSummary | None = None
+    """Where TTFT and TPOT are both missed, of what `limit` is not, unless it is the same."""
     waiting: WaitingSummary | None = None
     """``None``: too few requests to tell, or all at once."""
     late_before_first_token: Mapping[str, float] = field(default_factory=dict)
@@ -525,6 +537,8 @@ class SeedsSummary:
     seeds: tuple[int, ...] = ()
     """The first is that of the files."""
     confidence: float | None = None
+    has_own_requests: bool = True
+    """Each has its own; false where all serve the same, as those of a trace."""
     met: int = 0
     """Runs that met all objectives."""
     figures: Mapping[str, Interval] = field(default_factory=dict)
@@ -667,6 +681,8 @@ class Summary:
     failed: int
     not_served: tuple[NotServed, ...] = ()
     """The most frequent reasons first, at most 20."""
+    first_arrival_s: float | None = None
+    """By the clock of the simulation, as all moments: of ``under_load``, faults and requests. ``None``: not known."""
     makespan_s: float = 0.0
     """First arrival to last completion."""
     throughput: Throughput = Throughput()

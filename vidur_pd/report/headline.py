@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 from markupsafe import Markup
 
+from vidur_pd.metrics.quantities import share_text
 from vidur_pd.metrics.reasons import Outcome, Outcomes
 from vidur_pd.metrics.summary import Distribution, Summary
 from vidur_pd.report.figures_latency import slo_shares
@@ -91,7 +92,7 @@ def _tiles(run: RunOutput) -> list[Tile]:
         Tile(
             "Completed / requests",
             f"{summary.completed:,} / {summary.requests:,}",
-            f"in {duration(summary.makespan_s)} simulated",
+            f"in {duration(summary.makespan_s)} simulated{_origin(summary)}",
             is_warning=summary.completed < summary.requests,
         ),
         _rate_tile("Requests", summary, "requests_per_s", "requests/s"),
@@ -114,6 +115,12 @@ def _tiles(run: RunOutput) -> list[Tile]:
     ]
 
 
+def _origin(summary: Summary) -> str:
+    """From when the time of the run counts, where that is not the zero of the clock, by which moments count."""
+    first_s = summary.first_arrival_s or 0.0
+    return "" if f"{first_s:.1f}" == "0.0" else f", from the first arrival at {duration(first_s)}"
+
+
 def _money_tiles(summary: Summary) -> list[Tile]:
     """What a token takes in energy, and costs by the price list; none of what is not known."""
     energy, cost, tiles = summary.energy, summary.cost, []
@@ -133,12 +140,12 @@ def _goodput_tile(run: RunOutput) -> Tile:
     summary = run.summary
     objectives = (("TTFT", summary.slo.ttft_s), ("TPOT", summary.slo.tpot_s))
     met = [
-        f"{name} ≤ {value:g} s: {percent(share)}"
+        f"{name} ≤ {value:g} s: {share_text(share)}"
         for (name, value), share in zip(objectives, slo_shares(run), strict=True)
         if value is not None
     ]
     rate = _with_unit(summary.goodput, "requests/s")
-    both = f"both: {percent(summary.goodput_share)} of all requests"
+    both = f"both: {share_text(summary.goodput_share)} of all requests"
     return Tile("Goodput within SLO", rate, "; ".join([*met, both]), is_warning=not summary.goodput_share)
 
 

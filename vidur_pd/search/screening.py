@@ -19,6 +19,9 @@ from vidur_pd.workload import Workload
 INVALID: Final = "invalid"
 GPUS: Final = "GPUs"
 LOAD: Final = "load"
+WHY: Final = {INVALID: "invalid", GPUS: "left out by GPUs", LOAD: "left out by load"}
+MOST_REASONS: Final = 3
+"""That a line has room for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +77,14 @@ class Screening:
     def count_left_out(self, kind: str) -> int:
         return sum(each.requests for each in self.left_out if each.status == kind)
 
+    def reasons(self) -> str:
+        """How many points were left out why."""
+        parts = (
+            f"{each.requests:,} point{'s' if each.requests > 1 else ''} {WHY[each.status]}: {each.reason}"
+            for each in self.left_out[:MOST_REASONS]
+        )
+        return "; ".join(parts)
+
 
 def screen(space: Space) -> Screening:
     """Checks every point as a run would, and prices what it promises."""
@@ -87,7 +98,9 @@ def screen(space: Space) -> Screening:
             gpus = gpus_of(config)
             if gpus < space.file.gpus_min or (most is not None and gpus > most):
                 limits = f"{space.file.gpus_min} to {most}" if most is not None else f"at least {space.file.gpus_min}"
-                left_out.add(GPUS, f"found another number of GPUs, expected {limits}", space.label(point))
+                left_out.add(
+                    GPUS, f"found another number of GPUs of all instances, expected {limits}", space.label(point)
+                )
                 continue
             workload = workload_of(config)
             plan = plan_of(config, workload, pools)

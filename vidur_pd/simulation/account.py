@@ -120,6 +120,7 @@ class Account:
             rejected=tally.count(RequestStatus.REJECTED),
             failed=tally.count(RequestStatus.FAILED),
             not_served=_not_served(tally),
+            first_arrival_s=arriving[0],
             makespan_s=makespan_s,
             throughput=_throughput(tally, completed, makespan_s),
             under_load=load,

@@ -153,7 +153,11 @@ def _check_experts(pool: PoolConfig, engine: EngineConfig, partition: Partition,
 
 
 def warn_of_blocks(pool: PoolConfig, partition: Partition, model: Model) -> None:
-    """Experts that tensor parallelism cuts through blocks of fp8 weights are simulated, but no engine loads them."""
+    """Experts that tensor parallelism cuts through blocks of an fp8 checkpoint are simulated, but no engine loads them.
+
+    fp8 that an engine makes of a bf16 checkpoint while it loads has a scale per tensor and no blocks
+    (``--quantization fp8``: vLLM 0.24, quantization/fp8.py and quantization/online/fp8.py).
+    """
     if partition.moe_layout is not MoeLayout.TENSOR:
         return
     for columns in sorted({kind.ffn.intermediate for kind in model.kinds if isinstance(kind.ffn, MoeFfn)}):

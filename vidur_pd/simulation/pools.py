@@ -182,7 +182,9 @@ def pool_model(config: SimulationConfig, pool: PoolConfig, model: Model, estimat
     drafting = None if verified is None else drafting_of(verified)
     precision = Precision(engine.weights or gpu.weights_of(model.published_weights), engine.kv)
     check_options(config, pool, model, drafting)
-    if precision.weights == "fp8" and pool.ffn is None:
+    for each in (model, gpu, ffn_gpu_of(config, pool)):
+        each.check(precision, engine_field(pool, "weights"))
+    if precision.weights == model.published_weights == "fp8" and pool.ffn is None:
         warn_of_blocks(pool, partition, model)
     overlap, longest, drafter = engine.overlap, _max_model_len(engine, model), None
     dispatch = _dispatch(engine)

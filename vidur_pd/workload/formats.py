@@ -201,5 +201,5 @@ def detect_format(path: object, first_line: str) -> TraceFormat:
     )
     raise InputError(
         f"{path}: line 1: found {quoted(line)}, expected the columns or keys of a known format ({known}), "
-        "or workload.columns"
+        "or workload.columns (--column)"
     )

@@ -198,6 +198,18 @@ def test_memory_is_shown_in_units_that_people_read(aicb_command: Any) -> None:
             ("show", "qwen3-30b-a3b", "--expert-load", "zip"),
             "aicb: expert_load: found 'zip', expected balanced, b",
         ),
+        (
+            ("memory", "qwen3-8b", "--gpu", "a100", "--weights", "fp8"),
+            "aicb: --weights: found fp8, expected bf16 (a100 has no fp8)",
+        ),
+        (
+            ("show", "qwen3-8b", "--gpu", "a100", "--weights", "fp8"),
+            "aicb: --weights: found fp8, expected bf16 (a100 has no fp8)",
+        ),
+        (
+            ("memory", "qwen3-8b", "--weights", "mxfp4"),
+            "aicb: --weights: found mxfp4, expected bf16 or fp8 (qwen3-8b is not",
+        ),
         (("memory", "deepseek-v3"), "aicb: model deepseek-v3: found 1344"),
     ],
 )

@@ -211,7 +211,7 @@ def test_the_command_transfers_where_nothing_is_measured(tmp_path: Path) -> None
     [
         ("--ep 3 --tp 2", "ep: found 3, expected 1 or a multiple of tp 2"),
         ("--seq 1", "seq: found 1, expected 2 to"),
-        ("--gpu a100 --weights fp8", "a100 has no fp8"),
+        ("--gpu a100 --weights fp8", "--weights: found fp8, expected bf16 (a100 has no fp8)"),
     ],
 )
 def test_the_command_refuses_bad_input_in_one_line(options: str, message: str, tmp_path: Path) -> None:

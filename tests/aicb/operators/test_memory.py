@@ -19,7 +19,7 @@ ABSORBED_BYTES = 61 * 2 * 128 * 256 * 512
 @pytest.mark.parametrize(("name", "blocks"), [("qwen3-8b", 49_626), ("qwen3-30b-a3b", 45_781)])
 def test_kv_blocks_are_those_of_vllm_on_one_h200(name: str, blocks: int) -> None:
     """vLLM 0.24.0, bf16, 8192 batched tokens, 256 sequences, 16-token blocks, utilisation 0.9, CUDA graphs on."""
-    plan = instance_memory(load_model(name), Partition(), Precision(), H200)
+    plan = instance_memory(load_model(name), Partition(), Precision(), H200, gpu_memory_utilization=0.9)
     assert plan.num_kv_blocks == pytest.approx(blocks, rel=0.03)
 
 
@@ -50,7 +50,7 @@ def test_bytes_add_up_to_the_share_of_memory() -> None:
     states = 100 * plan.state_bytes_per_request_per_rank
     parts = plan.weights_bytes + plan.activation_bytes + plan.runtime_bytes + states + plan.available_kv_bytes
     assert plan.state_bytes_per_request_per_rank == 39_518_208 // 2
-    assert parts == int(0.9 * 143_771 * 2**20)
+    assert parts == int(0.92 * 143_771 * 2**20)
     block_bytes = 16 * plan.kv_bytes_per_token_per_rank
     assert 0 <= plan.available_kv_bytes - plan.num_kv_blocks * block_bytes < block_bytes
 
@@ -107,7 +107,7 @@ def test_expert_dispatch_buffers_are_booked() -> None:
 
 def test_weights_that_do_not_fit_are_refused_with_both_sizes() -> None:
     model = load_model("llama-3.1-70b")
-    expected = f"found {2 * model.parameters} bytes of bf16 weights .* expected at most 135679338086 bytes available"
+    expected = f"found {2 * model.parameters} bytes of bf16 weights .* expected at most 138694434488 bytes available"
     with pytest.raises(InputError, match=expected):
         instance_memory(model, Partition(), Precision(), H200)
 

@@ -1,4 +1,4 @@
-"""What the command line prints of requests that were not served."""
+"""What the command line prints of a run."""
 
 from __future__ import annotations
 
@@ -42,3 +42,31 @@ def test_nothing_is_said_where_all_completed(capsys: pytest.CaptureFixture[str])
     printed = capsys.readouterr().out
     assert "not served" not in printed
     assert "completed" not in printed.split("TTFT")[0].split("requests in")[1]
+
+
+def test_the_time_of_a_run_names_its_first_arrival_where_the_clock_began_before(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """From 10 s on; the moments of the screen, and of ``requests.csv``, count from 0."""
+    summary = served((10 * 10**6, 100, 3), (12 * 10**6, 100, 3)).summary
+    assert summary.first_arrival_s == 10.0
+    assert summary.under_load is not None
+    print_result(summary)
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "2 of 2 requests in 2.0 simulated seconds" in printed
+    assert "to the last arrival at 12.0 s, the first at 10.0 s)" in printed
+
+
+def test_no_arrival_is_named_where_the_clock_begins_with_it(capsys: pytest.CaptureFixture[str]) -> None:
+    print_result(served((0, 100, 3), (2 * 10**6, 100, 3)).summary)
+    assert "to the last arrival at 2.0 s):" in " ".join(capsys.readouterr().out.split())
+
+
+def test_more_requests_may_complete_under_load_than_arrive(capsys: pytest.CaptureFixture[str]) -> None:
+    """Ten came at once and complete in the last of two seconds, the window, in which one arrives."""
+    summary = served(*[(0, 600, 300)] * 10, (2 * 10**6, 100, 3)).summary
+    assert summary.under_load is not None
+    assert summary.under_load.from_s == 1.0
+    print_result(summary)
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "1.00 requests/s arrived, 10.00 completed (some came before); " in printed

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tests.vidur_pd.metrics.hand_made_requests import Served, tally_of
 from vidur_pd.config import SloConfig
 from vidur_pd.config.file import describe
-from vidur_pd.metrics.quantities import distribution
+from vidur_pd.metrics.quantities import distribution, rate_text, share_text
 from vidur_pd.metrics.slo import is_beyond, judge, quantile
 from vidur_pd.metrics.verdict.verdict import _target
 
@@ -119,10 +119,48 @@ def test_as_many_are_beyond_as_are_named_one_by_one(ttfts: list[int], limit: int
 
 
 @pytest.mark.parametrize(
-    ("limit", "text"), [(4.58, "(0.4 % over)"), (3.5, "(31 % over)"), (2.0, "(2.3 times)"), (5.0, "(8.0 % to spare)")]
+    ("limit", "text"),
+    [
+        (4.58, "(0.4 % over)"),
+        (4.599, "(0.02 % over)"),
+        (4.59999, "(less than 0.01 % over)"),
+        (4.6, "(0 % to spare)"),
+        (4.60001, "(less than 0.01 % to spare)"),
+        (3.5, "(31 % over)"),
+        (2.0, "(2.3 times)"),
+        (5.0, "(8.0 % to spare)"),
+    ],
 )
 def test_the_verdict_says_by_how_much_a_latency_is_beyond_its_limit(limit: float, text: str) -> None:
     """4.6 s; small excesses as shares, as 1.0 times says nothing of them."""
     tally = tally_of(*(Served(0, ttft, 10, 10, 2) for ttft in (1, 2, 3, 4, 5)))
     (target,) = judge(tally, objectives(ttft={"p90": limit}))
     assert _target(target).endswith(text)
+
+
+@pytest.mark.parametrize(
+    ("share", "limit", "text"),
+    [
+        (0.9896, 0.99, "98.96 %"),
+        (0.99, 0.99, "99.0 %"),
+        (0.99997, 0.99, "99.997 %"),
+        (1.0, 0.99, "100.0 %"),
+        (0.0, 0.99, "0.0 %"),
+        (0.00001, 0.99, "0.001 %"),
+        (1 - 1e-12, 0.99, "99.9999999999 %"),
+        (None, 0.99, "?"),
+    ],
+)
+def test_a_share_is_not_rounded_to_its_limit_nor_to_all_or_none(share: float | None, limit: float, text: str) -> None:
+    assert share_text(share, limit) == text
+
+
+def test_a_rate_is_not_rounded_to_none() -> None:
+    assert [rate_text(per_s) for per_s in (12.345, 0.1, 0.0034, 0.0)] == ["12.35", "0.10", "0.0034", "0.00"]
+
+
+def test_a_share_that_misses_its_limit_by_little_does_not_read_as_if_it_met_it() -> None:
+    """One of 96 is late, and 99 % are wanted."""
+    tally = tally_of(*(Served(0, 3 if place == 0 else 1, 10, 10, 2) for place in range(96)))
+    (target,) = judge(tally, SloConfig(ttft_s=2.0, tpot_s=20.0))
+    assert _target(target) == "98.96 % of the requests within their limits, wanted 99.0 %"

@@ -119,6 +119,11 @@ def test_the_headline_shows_the_figures_of_the_summary(whole_run: Path, page: Pa
     assert "prefill: 2 × TP8 EP8 (16 GPUs); decode: 2 × EP16 DP16 (32 GPUs); 48 GPUs in all" in page.text
 
 
+def test_the_headline_names_the_first_arrival_where_the_clock_began_before(own_run: Path) -> None:
+    edit_summary(own_run, lambda tree: tree.update(first_arrival_s=12.5, makespan_s=30.0))
+    assert "in 30.0 s simulated, from the first arrival at 12.5 s" in parse_page(write_report(own_run)).text
+
+
 def test_the_distribution_of_ttft_passes_through_the_percentiles_of_the_summary(whole_run: Path, page: Page) -> None:
     """Half of the completed requests lie at or below p50, to within one request (the summary interpolates)."""
     summary = json.loads((whole_run / "summary.json").read_text())

@@ -23,6 +23,7 @@ from tests.vidur_pd.report.report_page import parse_page
 from tests.vidur_pd.search.spaces import BASE, space
 from vidur_pd.config.file import load_config
 from vidur_pd.search.evaluation.evaluation import Evaluator, Task, without_repeats
+from vidur_pd.search.output.answer import margin_text
 from vidur_pd.search.output.launch import dynamo_graph, launch_text
 from vidur_pd.search.proposals import proposer_of
 from vidur_pd.search.screening import INVALID, screen
@@ -181,7 +182,10 @@ time.sleep(600)
             {"choices": {"cluster.pools.nobody.tp": [1]}},
             "choices.cluster.pools.nobody.tp: found no item 'nobody', expected",
         ),
-        ({"choices": {"engine.max_seqs": [0]}}, "found no point that can be run (1 invalid: engine.max_seqs: found 0"),
+        (
+            {"choices": {"engine.max_seqs": [0]}},
+            "found no point that can be run (1 point invalid: engine.max_seqs: found 0",
+        ),
         ({"objective": "min_cost"}, "prices: missing, expected the price of each GPU per hour, as {h200: 3.5}"),
         ({"objective": "min_cost", "prices": {"h100": 2}}, "prices: found none for h200"),
         (
@@ -190,7 +194,8 @@ time.sleep(600)
         ),
         (
             {"gpus_max": 1, "gpus_min": 1, "choices": {"cluster.pools.server.tp": [2]}},
-            "found no point that can be run (1 GPUs",
+            "found no point that can be run (1 point left out by GPUs: found another number of GPUs of all instances, "
+            "expected 1 to 1), expected at least one",
         ),
         ({"base": "nowhere.yaml"}, "nowhere.yaml"),
         ({"sampler": "gues"}, "sampler: found 'gues', expected one of bound, tpe, random, nsga2"),
@@ -262,10 +267,19 @@ def test_a_plan_needs_no_configuration(tmp_path: Path) -> None:
         "plan", *words, "--ttft", "p90:1.0", "--tpot", "p90:0.05", "-o", str(tmp_path / "out"), "--workers", "1"
     )
     assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith("2 × H200 as 1 × tp1 prefill and 1 × tp1 decode: 40 requests/s")
-    assert "TTFT p90" in done.stdout.split("\n")[0] + done.stdout.split("\n")[1]
+    assert " ".join(done.stdout.split()).startswith(
+        "2 × H200: 1 prefill instance × 1 GPU (tp1), 1 decode instance × 1 GPU (tp1); 40 requests/s"
+    )
+    assert "the best so far has 2 GPUs in all" in done.stderr
+    assert "TTFT p90" in done.stdout.partition("Limited by")[0]
     config = load_config(tmp_path / "out" / "config.yaml")
     assert [pool.role for pool in config.cluster.pools] == ["prefill", "decode"]
+    for asked, field in ((("--weights", "fp8"), "--weights"), (("--set", "engine.weights=fp8"), "engine.weights")):
+        refused = command("plan", *words, "--gpu", "a100", *asked, "-o", str(tmp_path / "no"))
+        assert (refused.returncode, refused.stderr) == (
+            2,
+            f"vidur-pd: {field}: found fp8, expected bf16 (a100 has no fp8)\n",
+        )
     missing = command("plan", *words[:4], "--trace", "none.csv", "-o", str(tmp_path / "no"))
     assert (missing.returncode, missing.stderr) == (
         2,
@@ -273,7 +287,7 @@ def test_a_plan_needs_no_configuration(tmp_path: Path) -> None:
     )
     small = command("plan", "--model", "deepseek-v3", *words[2:6], "--gpus-max", "8", "-o", str(tmp_path / "no"))
     assert small.returncode == 2
-    assert "--gpus-max: found 8, expected at least 16: deepseek-v3 needs 8 H200 per instance" in small.stderr
+    assert "--gpus-max: found 8, expected at least 16: deepseek-v3 needs 8 h200 per prefill instance" in small.stderr
 
 
 def test_weights_in_fp8_of_a_checkpoint_in_bf16_are_asked_for() -> None:
@@ -298,8 +312,35 @@ def test_a_plan_has_the_memory_that_the_engine_is_given() -> None:
         settings=["engine.gpu_memory_utilization=0.98"],
     )
     assert {"tp": 1} in plan_space(wish).dimensions["cluster.pools.prefill"]
-    with pytest.raises(InputError, match="needs 2 h200 per instance"):
+    with pytest.raises(InputError, match="needs 2 h200 per prefill instance and 2 h200 per decode instance"):
         plan_space(replace(wish, settings=["engine.gpu_memory_utilization=0.9"]))
+
+
+def test_pools_of_a_plan_have_their_own_engines_and_gpus() -> None:
+    """Llama-3.1-70B takes 141 GB in bf16 and 72 GB in fp8; 60 % of an H200 are 90 GB, of an H100 51 GB."""
+    common = Wish(
+        model="llama-3.1-70b",
+        gpu="h200",
+        workload=BASE["workload"],
+        gpus_max=8,
+        weights=None,
+        framework="vllm",
+        nic="400Gbps",
+        settings=["engine.gpu_memory_utilization=0.1", "cluster.pools.prefill.engine.gpu_memory_utilization=0.98"],
+    )
+    own = "cluster.pools.decode"
+    for settings, expected in (
+        ((f"{own}.engine.gpu_memory_utilization=0.98",), [1, 2, 4, 8]),
+        ((f"{own}.engine.gpu_memory_utilization=0.6",), [2, 4, 8]),
+        ((f"{own}.engine.gpu_memory_utilization=0.6", f"{own}.engine.weights=fp8"), [1, 2, 4, 8]),
+        ((f"{own}.engine.gpu_memory_utilization=0.6", f"{own}.hardware=h100"), [4, 8]),
+    ):
+        dimensions = plan_space(replace(common, settings=[*common.settings, *settings])).dimensions
+        assert [choice["tp"] for choice in dimensions["cluster.pools.prefill"]] == [1, 2, 4, 8]
+        assert [choice["tp"] for choice in dimensions["cluster.pools.decode"]] == expected, settings
+    without_fp8 = replace(common, settings=[*common.settings, f"{own}.hardware=a100", f"{own}.engine.weights=fp8"])
+    with pytest.raises(InputError, match=r"^cluster\.pools\.decode\.engine\.weights: found fp8, expected bf16 \(a100"):
+        plan_space(without_fp8)
 
 
 def test_what_to_launch_says_every_pool_with_its_role() -> None:
@@ -361,3 +402,10 @@ def test_where_nothing_meets_the_slo_the_answer_says_by_how_much(tmp_path: Path)
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("No deployment of 1 meets the SLO; the nearest misses it by ")
     assert not (tmp_path / "out" / "config.yaml").exists()
+
+
+@pytest.mark.parametrize(
+    ("margin", "text"), [(0.12, "12 %"), (0.004, "0.4 %"), (-0.0003, "-0.03 %"), (-0.25, "-25 %"), (0.0, "0 %")]
+)
+def test_a_margin_is_none_only_where_it_is(margin: float, text: str) -> None:
+    assert margin_text(margin) == text

@@ -105,7 +105,9 @@ def build_cluster(
     try:
         topology = build(spec, needed)
     except InputError as error:
-        raise InputError(f"{error}{_mixed(config.pools, gpus)}") from None
+        field = "cluster.topology.file" if isinstance(spec, FileSpec) else "cluster.topology"
+        reason = str(error).removeprefix("topology ")
+        raise InputError(f"{field}: {reason}{_mixed(config.pools, gpus)}") from None
     placements: list[Placement] = []
     numbers = {pool.name: itertools.count() for pool in config.pools}
     before: _Span | None = None

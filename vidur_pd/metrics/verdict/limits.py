@@ -250,7 +250,10 @@ def _decode(pool: PoolSummary) -> Found:
         return Found(Limit.PROMPTS_IN_DECODES, pool.name, reason, advice)
     if found := _host(pool, pool.decodes_host_share, "decodes"):
         return found
-    batch = f"a rank decodes {pool.batch_mean:.0f} requests a step" if pool.batch_mean is not None else "decodes"
+    batch = "decodes"
+    if pool.batch_mean is not None:
+        number = f"{pool.batch_mean:.0f}"
+        batch = f"a rank decodes {number} request{'' if number == '1' else 's'} a step"
     roofs = f"memory bandwidth {percent(pool.memory_use)}, MFU {percent(pool.mfu)}"
     memory, compute = pool.memory_use or 0.0, pool.mfu or 0.0
     others = "launches, small kernels and the host"

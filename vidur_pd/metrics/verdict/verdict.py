@@ -7,6 +7,7 @@ requests. Requests that were refused or failed come first, as no figure of the o
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from typing import Final
 
 import numpy as np
@@ -14,8 +15,9 @@ import numpy as np
 from vidur_pd.config import SloConfig
 from vidur_pd.metrics.attribution import PARTS
 from vidur_pd.metrics.overload import WaitingTrend, waiting_trend
+from vidur_pd.metrics.quantities import share_text
 from vidur_pd.metrics.requests import seconds
-from vidur_pd.metrics.summary import PoolSummary, Summary, TargetSummary, VerdictSummary, WaitingSummary
+from vidur_pd.metrics.summary import LimitSummary, PoolSummary, Summary, TargetSummary, VerdictSummary, WaitingSummary
 from vidur_pd.metrics.tally import RequestTally
 from vidur_pd.metrics.verdict.limits import NEAR_ROOF, Found, Limit, limit_of, percent
 
@@ -33,13 +35,18 @@ def verdict_of(summary: Summary, tally: RequestTally, slo: SloConfig) -> Verdict
     before, after = (_late_parts(tally, slo, of_ttft=of_ttft) for of_ttft in (True, False))
     outcome = _outcome(summary, trend)
     found = _limit(summary, tally, outcome, before, after)
+    limits = _of_both(summary, tally, found, before, after) or ({} if found is None else {"": found})
+    also = next((each for each in limits.values() if each != found), None)
     return VerdictSummary(
         outcome=outcome,
-        sentence=_sentence(summary, outcome, found, trend),
+        sentence=_sentence(summary, outcome, limits, trend),
         limit="" if found is None else found.limit.value,
         where="" if found is None else found.where,
         reason="" if found is None else found.reason,
         advice="" if found is None else found.advice,
+        also=None
+        if also is None
+        else LimitSummary(limit=also.limit.value, where=also.where, reason=also.reason, advice=also.advice),
         waiting=None
         if trend is None
         else WaitingSummary(growth=trend.growth, p_value=trend.p_value, is_overload=trend.is_overload),
@@ -135,6 +142,30 @@ def _ttft_is_nearer(summary: Summary) -> bool:
     return ttft >= tpot
 
 
+def _of_both(
+    summary: Summary, tally: RequestTally, found: Found | None, before: dict[str, float], after: dict[str, float]
+) -> dict[str, Found]:
+    """Limits of TTFT and of TPOT, that of the run first, where both are missed for different reasons; else nothing."""
+    if not (before and after and {"ttft", "tpot"} <= _missed(summary, tally)):
+        return {}
+    limits = {name: limit_of(next(iter(shares)), summary) for name, shares in (("TTFT", before), ("TPOT", after))}
+    if found not in limits.values() or len({(each.limit, each.where) for each in limits.values()}) == 1:
+        return {}
+    return dict(sorted(limits.items(), key=lambda item: item[1] != found))
+
+
+def _missed(summary: Summary, tally: RequestTally) -> set[str]:
+    """Latencies with a target that is missed, or that more requests miss than a share of all may."""
+    missed = {target.latency for target in summary.slo.targets if not target.is_met}
+    share = next((target for target in summary.slo.targets if not (target.latency or target.is_met)), None)
+    if share is not None:
+        allowed = (1 - (share.limit or 0.0)) * len(tally)
+        missed |= {
+            name for name, late in zip(("ttft", "tpot"), _late_counts(summary, tally), strict=True) if late > allowed
+        }
+    return missed - {""}
+
+
 def _refusals(summary: Summary) -> Found:
     first = summary.not_served[0]
     advice = "longer contexts or more KV blocks (engine.max_model_len, engine.num_kv_blocks)"
@@ -143,14 +174,16 @@ def _refusals(summary: Summary) -> Found:
     return Found(Limit.REFUSALS, "", f"{first.reason} ({first.requests} {first.status})", advice)
 
 
-def _sentence(summary: Summary, outcome: str, found: Found | None, trend: WaitingTrend | None) -> str:
+def _sentence(summary: Summary, outcome: str, limits: Mapping[str, Found], trend: WaitingTrend | None) -> str:
+    """The verdict in words; ``limits`` by the latency that they limit, without a name where there is one."""
+    nexts = [f"Next{f' for {latency}' if latency else ''}: {found.advice}." for latency, found in limits.items()]
     lost = summary.requests - summary.completed
     parts = []
     if lost:
         first = summary.not_served[0]
         parts.append(f"{lost} of {summary.requests} requests were not served ({first.status}: {first.reason})")
     if outcome == "nothing served":
-        return f"Nothing was served: {parts[0]}. Next: {found.advice if found else ''}."
+        return " ".join([f"Nothing was served: {parts[0]}.", *nexts])
     if trend is not None and trend.is_overload:
         kept_up = percent(1 / (1 + trend.growth))  # waiting grows by ρ − 1 at a load ρ
         parts.append(
@@ -161,13 +194,13 @@ def _sentence(summary: Summary, outcome: str, found: Found | None, trend: Waitin
     parts.append(_targets(summary))
     if outcome == "meets" and (idle := _idle(summary)):
         parts.append(idle)
-    elif found is not None:
+    else:
         verb = "would be limited next by" if outcome == "meets" else "limited by"
-        where = f" ({found.where})" if found.where and found.limit is not Limit.LINK else ""
-        parts.append(f"{verb} {found.limit}{where}: {found.reason}")
+        for latency, found in limits.items():
+            where = f" ({found.where})" if found.where and found.limit is not Limit.LINK else ""
+            parts.append(f"{f'{latency} ' if latency else ''}{verb} {found.limit}{where}: {found.reason}")
     text = "; ".join(part for part in parts if part)
-    advice = f". Next: {found.advice}" if found is not None and outcome != "meets" else ""
-    return f"{text[0].upper()}{text[1:]}{advice}."
+    return " ".join([f"{text[0].upper()}{text[1:]}.", *(nexts if outcome != "meets" else ())])
 
 
 def _targets(summary: Summary) -> str:
@@ -180,22 +213,25 @@ def _targets(summary: Summary) -> str:
 
 def _target(target: TargetSummary) -> str:
     if not target.latency:
-        return f"{percent_of(target.found)} of the requests within their limits, wanted {percent_of(target.limit)}"
+        limit = target.limit or 0.0
+        return f"{share_text(target.found, limit)} of the requests within their limits, wanted {share_text(limit)}"
     if target.found is None:
         return f"{target.name} without end, limit {_time(target.limit)}"
     margin = target.margin or 0.0
-    gap = f"{percent(margin)} to spare" if margin >= 0 else _excess(-margin)
+    gap = f"{_small(margin)} to spare" if margin >= 0 else _excess(-margin)
     return f"{target.name} {_time(target.found)}, limit {_time(target.limit)} ({gap})"
 
 
 def _excess(share: float) -> str:
     """How far beyond its limit a latency is."""
-    return f"{1 + share:.1f} times" if share >= 0.5 else f"{percent(share)} over"
+    return f"{1 + share:.1f} times" if share >= 0.5 else f"{_small(share)} over"
 
 
-def percent_of(share: float | None) -> str:
-    """A share with one digit after the point, as goodput is stated."""
-    return "?" if share is None else f"{100 * share:.1f} %"
+def _small(share: float) -> str:
+    """A part of a limit, which is none only where it is."""
+    if share == 0 or share >= 5e-4:
+        return percent(share)
+    return f"{100 * share:.2f} %" if share >= 5e-5 else "less than 0.01 %"
 
 
 def _time(seconds_: float | None) -> str:

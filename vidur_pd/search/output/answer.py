@@ -7,7 +7,8 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from vidur_pd.config import SimulationConfig
+from vidur_pd.config import PoolConfig, SimulationConfig
+from vidur_pd.metrics.quantities import share_text
 from vidur_pd.metrics.summary import TargetSummary
 from vidur_pd.search.evaluation.outcome import Outcome
 from vidur_pd.search.output.launch import partition_text
@@ -28,13 +29,13 @@ def _sentences(result: SearchResult) -> Iterator[str]:
     else:
         outcome = best.last()
         yield (
-            f"{deployment(result.space.config(best.candidate.point))}: {_headline(objective, outcome)}; "
+            f"{deployment(result.space.config(best.candidate.point))}; {_headline(objective, outcome)}; "
             f"{targets_text(outcome.targets)}."
         )
         yield f"Limited by {outcome.limited_by}." if outcome.limited_by else "Nothing limits it."
         if (other := next_best(result)) is not None:
             second = deployment(result.space.config(other.candidate.point))
-            yield f"Next best: {second}: {_headline(objective, other.last())}."
+            yield f"Next best: {second}; {_headline(objective, other.last())}."
     yield effort(result)
 
 
@@ -57,18 +58,23 @@ def _nothing(result: SearchResult) -> str:
     if not tried:
         return f"{text}: none could be run."
     nearest = max(tried, key=lambda outcome: outcome.margin)
-    return f"{text}; the nearest misses it by {100 * -nearest.margin:.0f} %: limited by {nearest.limited_by}."
+    return f"{text}; the nearest misses it by {margin_text(-nearest.margin)}: limited by {nearest.limited_by}."
 
 
 def deployment(config: SimulationConfig) -> str:
-    """GPUs, and pools with their partitions."""
+    """GPUs in all, and of each pool its instances, the GPUs of one and how these divide the work."""
     kinds = Counter[str]()
     for pool in config.cluster.pools:
         for name, number in config.gpus_by_hardware(pool).items():
             kinds[name.upper()] += pool.instances * number
     gpus = " + ".join(f"{number} × {kind}" for kind, number in kinds.items())
-    pools = " and ".join(f"{pool.instances} × {partition_text(pool)} {pool.name}" for pool in config.cluster.pools)
-    return f"{gpus} as {pools}"
+    return f"{gpus}: {', '.join(_instances(pool) for pool in config.cluster.pools)}"
+
+
+def _instances(pool: PoolConfig) -> str:
+    number = f"{pool.instances} {pool.name} instance{'s' if pool.instances > 1 else ''}"
+    width = pool.gpus_per_instance
+    return f"{number} × {width} GPU{'s' if width > 1 else ''} ({partition_text(pool)})"
 
 
 def _headline(objective: Objective, outcome: Outcome) -> str:
@@ -96,10 +102,15 @@ def targets_text(targets: tuple[TargetSummary, ...]) -> str:
 
 def _target_text(target: TargetSummary) -> str:
     if target.latency == "":
-        share, least = 100 * (target.found or 0.0), 100 * (target.limit or 0.0)
-        return f"{share:.1f} % of the requests within their limits (at least {least:g} %)"
+        share, least = target.found or 0.0, target.limit or 0.0
+        return f"{share_text(share, least)} of the requests within their limits (at least {100 * least:g} %)"
     found = "never" if target.found is None else seconds_text(target.found)
     return f"{target.name} {found} (limit {seconds_text(target.limit or 0.0)})"
+
+
+def margin_text(margin: float) -> str:
+    """Whole percents, of a margin near none the first digit: below the limit or beyond it is the question."""
+    return f"{100 * margin:.0f} %" if abs(margin) >= 0.005 else f"{100 * margin:.1g} %"
 
 
 def seconds_text(value: float) -> str:

@@ -5,16 +5,19 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
+from math import prod
 from pathlib import Path
 from typing import Any, Final
 
-from aicb import Partition, Precision, canonical_gpu, get_gpu, load_model
+from aicb import Partition, Precision, load_model
 from boundary.errors import InputError
+from vidur_pd.config import PoolConfig, SimulationConfig
 from vidur_pd.config.file import apply_override, parse_config
 from vidur_pd.search.space.objective import Objective
 from vidur_pd.search.space.partitions import SERVER_GPUS, fitting_partitions
 from vidur_pd.search.space.space import MOST_POINTS, Space, make_space
-from vidur_pd.simulation.pools import memory_limits
+from vidur_pd.simulation.pool_checks import engine_field, is_own
+from vidur_pd.simulation.pools import gpu_of, memory_limits
 
 MOST_INSTANCES: Final = 16
 """Of a pool."""
@@ -39,8 +42,6 @@ class Wish:
 
 def plan_space(wish: Wish) -> Space:
     """The space of deployments for a wish; least GPUs win. Raises: InputError."""
-    model, gpu = load_model(wish.model), get_gpu(canonical_gpu(wish.gpu))
-    weights = wish.weights or gpu.weights_of(model.published_weights)
     base: dict[str, Any] = {
         "model": wish.model,
         "hardware": wish.gpu,
@@ -49,40 +50,40 @@ def plan_space(wish: Wish) -> Space:
             "topology": {"kind": "rail_optimized", "gpus_per_node": SERVER_GPUS, "nic": wish.nic},
             "pools": [{"name": "prefill", "role": "prefill"}, {"name": "decode", "role": "decode"}],
         },
-        "engine": {"framework": wish.framework, "weights": weights},
+        "engine": {"framework": wish.framework, "weights": wish.weights},
         "output": {"iterations": False, "links": False},
     }
     for setting in wish.settings:
         apply_override(base, setting)
-    engine = parse_config(deepcopy(base), Path(), "plan").engine
-    precision = Precision(engine.weights or gpu.weights_of(model.published_weights), engine.kv)
-    partitions = fitting_partitions(model, gpu, precision, memory_limits(engine), wish.gpus_max)
-    choices = [_choice(partition) for partition in partitions]
-    least = min(_gpus(partition) for partition in partitions)
-    if 2 * least > wish.gpus_max:
-        raise InputError(
-            f"--gpus-max: found {wish.gpus_max}, expected at least {2 * least}: {wish.model} needs {least} {wish.gpu} "
-            "per instance, and there are prefill and decode instances"
+    config = parse_config(deepcopy(base), Path(), "plan")
+    partitions = {pool.name: _partitions(wish, config, pool) for pool in config.cluster.pools}
+    least = {name: min(map(_gpus, found)) for name, found in partitions.items()}
+    if sum(least.values()) > wish.gpus_max:
+        needed = " and ".join(
+            f"{least[pool.name]} {config.hardware_of(pool)} per {pool.name} instance" for pool in config.cluster.pools
         )
-    numbers = _numbers(wish.gpus_max // least, len(choices))
-    tree = {
-        "base": base,
-        "choices": {
-            "cluster.pools.prefill": choices,
-            "cluster.pools.decode": choices,
-            "cluster.pools.prefill.instances": numbers,
-            "cluster.pools.decode.instances": numbers,
-        },
-        "objective": Objective.MIN_GPUS,
-        "gpus_max": wish.gpus_max,
-    }
+        raise InputError(
+            f"--gpus-max: found {wish.gpus_max}, expected at least {sum(least.values())}: {wish.model} needs {needed}"
+        )
+    room = int((MOST_POINTS / prod(map(len, partitions.values()))) ** (1 / len(partitions)))
+    choices: dict[str, list[Any]] = {}
+    for name, found in partitions.items():
+        choices[f"cluster.pools.{name}"] = [_choice(partition) for partition in found]
+    for name in partitions:
+        most = min(wish.gpus_max // least[name], MOST_INSTANCES, room)
+        choices[f"cluster.pools.{name}.instances"] = list(range(1, most + 1))
+    tree = {"base": base, "choices": choices, "objective": Objective.MIN_GPUS, "gpus_max": wish.gpus_max}
     return make_space(tree, Path(), "plan")
 
 
-def _numbers(most: int, partitions: int) -> list[int]:
-    """Instances that are tried: all up to the most that there is room for, as far as the space stays small."""
-    room = int((MOST_POINTS / partitions**2) ** 0.5)
-    return list(range(1, min(most, MOST_INSTANCES, room) + 1))
+def _partitions(wish: Wish, config: SimulationConfig, pool: PoolConfig) -> list[Partition]:
+    """Those that fit with the engine and the GPU of the pool."""
+    model, gpu, engine = load_model(config.model), gpu_of(config, pool), config.engine_of(pool)
+    precision = Precision(engine.weights or gpu.weights_of(model.published_weights), engine.kv)
+    is_wished = engine.weights == wish.weights and not is_own(pool, "weights")
+    for each in (model, gpu):
+        each.check(precision, "--weights" if is_wished else engine_field(pool, "weights"))
+    return fitting_partitions(model, gpu, precision, memory_limits(engine), wish.gpus_max)
 
 
 def _choice(partition: Partition) -> dict[str, int]:
