@@ -22,6 +22,7 @@ from aicb.operators.experts_kernel import ExpertsKernel
 from aicb.operators.gqa import GqaKernel
 from aicb.operators.hybrid_kernels import HybridKernels
 from aicb.operators.mla import MlaKernel, RopeKernel
+from aicb.operators.moe_kernels import MoeKernels
 from aicb.operators.operator import Communication, Operator
 from aicb.operators.quantisation import QuantKernel
 
@@ -30,6 +31,7 @@ class EngineKernels(TypedDict):
     """Kernels that the engine runs."""
 
     experts_kernel: ExpertsKernel
+    moe_kernels: MoeKernels
     mla_kernel: MlaKernel
     gqa_kernel: GqaKernel
     quant_kernel: QuantKernel

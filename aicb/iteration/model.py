@@ -52,6 +52,7 @@ from aicb.operators.gqa import GqaKernel, check_gqa_kernel
 from aicb.operators.hybrid_kernels import HybridKernels, check_hybrid_kernels
 from aicb.operators.lists import attention_operators, expert_operators, ffn_counts, head_operators, token_operators
 from aicb.operators.mla import MlaKernel, RopeKernel, check_mla_kernel, check_rope_kernel
+from aicb.operators.moe_kernels import MoeKernels, check_moe_kernels
 from aicb.operators.operator import Communication, Operator
 from aicb.operators.quantisation import QuantKernel, check_quant_kernel
 from boundary.errors import InputError
@@ -117,6 +118,7 @@ class IterationModel:
         overlap: kernels that run at the same time as others; by default none.
         drafter: what drafts where a step is speculative; by default a multi-token-prediction layer.
         experts_kernel: what the engine runs for fp8 experts.
+        moe_kernels: what it runs around the products of experts.
         mla_kernel: what it runs for decodes of latent attention over a bf16 cache.
         gqa_kernel: what it runs for decodes of grouped-query attention over a bf16 cache.
         quant_kernel: what quantises the inputs of its fp8 products.
@@ -149,6 +151,7 @@ class IterationModel:
         overlap: Overlap | None = None,
         drafter: Drafter | None = None,
         experts_kernel: ExpertsKernel = "deep_gemm",
+        moe_kernels: MoeKernels = "generic",
         mla_kernel: MlaKernel = "flash_mla",
         gqa_kernel: GqaKernel = "fa3",
         quant_kernel: QuantKernel = "triton",
@@ -167,7 +170,9 @@ class IterationModel:
         check_dense_kernel(dense_kernel)
         check_rope_kernel(rope_kernel)
         check_hybrid_kernels(hybrid_kernels)
-        self.experts_kernel, self.rope_kernel, self.hybrid_kernels = experts_kernel, rope_kernel, hybrid_kernels
+        check_moe_kernels(moe_kernels)
+        self.experts_kernel, self.moe_kernels = experts_kernel, moe_kernels
+        self.rope_kernel, self.hybrid_kernels = rope_kernel, hybrid_kernels
         self.mla_kernel, self.gqa_kernel = mla_kernel, gqa_kernel
         self.quant_kernel, self.dense_kernel, self.dispatch = quant_kernel, dense_kernel, dispatch
         self.host, self.overlap = host or HostModel(), overlap or Overlap()
@@ -413,6 +418,7 @@ class IterationModel:
             overlap=self.overlap if self._drafter.is_layer else None,
             drafter=self._drafter,
             experts_kernel=self.experts_kernel,
+            moe_kernels=self.moe_kernels,
             mla_kernel=self.mla_kernel,
             gqa_kernel=self.gqa_kernel,
             quant_kernel=self.quant_kernel,
@@ -472,6 +478,7 @@ class IterationModel:
             is_decode=False,
             stage=stage,
             experts_kernel=self.experts_kernel,
+            moe_kernels=self.moe_kernels,
             dispatch=self.dispatch,
         )
         of_tokens = [each for each in self._token_operators(COUNTED_TOKENS, stage) if each.name != "embedding"]
@@ -503,6 +510,7 @@ class IterationModel:
             stage=stage,
             load=self._rank_load,
             experts_kernel=self.experts_kernel,
+            moe_kernels=self.moe_kernels,
             dispatch=self.dispatch,
             popularity=self._popularity,
         )

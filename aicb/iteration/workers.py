@@ -236,6 +236,7 @@ class WorkersModel:
             is_decode=is_decode,
             load=None if profile is None else profile(distinct),
             experts_kernel=self.attention.experts_kernel,
+            moe_kernels=self.attention.moe_kernels,
         )
         own = [each for each in listed if each.phase is not Phase.EXPERTS]
         routed = [each for each in listed if each.phase is Phase.EXPERTS]

@@ -37,10 +37,10 @@ KERNELS: Mapping[str, float | None] = {
     **{"latent_write": 4.0, "latent_write_fp8": 3.0, "latent_write_sparse_fp8": 2.0 + _SPARSE_LATENT},
     **{"merge_states": 6.0, "index_write": 3.0 + _SCALE, "index_gather": 2.0 + 2 * _SCALE, "latent_gather": 4.0},
     **{"latent_gather_fp8": 3.0, "latent_gather_sparse_fp8": 2.0 + _SPARSE_LATENT, "moe_align": 4.0},
-    **{"group_quant": 3.0 + _SCALE, "rope_latent": 4.0},
+    **{"group_quant": 3.0 + _SCALE, "rope_latent": 4.0, "silu_and_mul": 6.0, "moe_sum": 2.0, "expert_copy": 4.0},
     **{"gating": None, "assemble_k": None, "state_copy": None, "layer_norm": None},
     **{"delta_copy": None, "delta_norm": None, "delta_prepare": None, "delta_decode": None, "offset_norm": None},
-    **{"gated_head_norm": None, "expert_gate": None, "expert_copy": None},
+    **{"gated_head_norm": None, "expert_gate": None},
 }
 """Names, and bytes read and written per element of [m, n] where these follow from the name; ``None``: never measured.
 
@@ -52,15 +52,18 @@ STATED_BY_SHAPE = frozenset({"rms_norm", "quant", "silu_mul_quant", "topk"})
 ESTIMATED = frozenset(
     {
         *("delta_copy", "delta_norm", "delta_prepare", "delta_decode", "offset_norm"),
-        *("gated_head_norm", "expert_gate", "expert_copy"),
+        *("gated_head_norm", "expert_gate", "moe_sum", "expert_copy"),
     }
 )
-"""Kernels of vLLM for which bytes are a poor measure (``aicb.operators.hybrid_kernels``): their times are flagged."""
+"""Kernels of vLLM for which bytes are a poor measure (``aicb.operators.hybrid_kernels``, ``moe_kernels``): their times
+are flagged where a table does not have them."""
 ENVELOPE_ERROR = 0.25
 """Relative error (68 %) of a kernel priced by its bytes: fused kernels of engines differ by that much from one norm."""
 _REFERENCE_BANDWIDTH_SHARE = 0.6
 _REFERENCE_FLOOR_US = 2.0
 """Shape of the reference along rows (bytes / share of bandwidth + floor), see ``rms_norm`` at 8192 rows."""
+_FLOORS_US: Mapping[str, float] = {"moe_sum": 5.0}
+"""Of kernels that take much longer for their first row: torch's sums of 8 to 10 rows take 4.5 to 5.2 us."""
 _PAST_TOKENS = (16, 64, 256, 1024, 4096, 8192, 16384, 32768)
 """Cached latents that a chunk's prefill gathers; new tokens whose two parts of attention are merged."""
 _ROPE_TOKENS = (
@@ -97,7 +100,7 @@ class Elementwise(Kernel):
     def read(cls, operation: str, row: Columns) -> Self:
         """Bytes by the shape where the row does not state them."""
         moved = KERNELS[operation]
-        if operation == "unpermute":  # writes one row per token
+        if operation in ("unpermute", "moe_sum"):  # writes one row per token
             moved = 2.0 * (1.0 + 1.0 / row.integer("experts_per_token", 1))
         has_shape = operation in STATED_BY_SHAPE or (bool(row.text("m")) and bool(row.text("n")))
         rows, cols = (row.integer("m"), row.integer("n")) if has_shape else (row.integer("m", 1), row.integer("n", 1))
@@ -125,8 +128,11 @@ class Elementwise(Kernel):
         """Kernels that libraries run; gates, state copies and the like are priced by their bytes."""
         shape = {"m": self.rows, "n": self.cols}
         match self.name:
-            case "rms_norm" | "add_rms_norm" | "head_norm" | "silu_mul" | "embedding" | "sampling" | "add":
+            case "rms_norm" | "add_rms_norm" | "head_norm" | "embedding" | "sampling" | "add":
                 yield point(self.name, "bf16", shape, tag=place.tag, priority=1)
+            case "silu_mul":
+                for kernel in ("silu_mul", "silu_and_mul"):
+                    yield point(kernel, "bf16", shape, tag=place.tag, priority=1)
             case "quant":
                 for kernel in ("quant", "group_quant"):
                     yield point(kernel, "bf16->fp8", shape, tag=place.tag, priority=1)
@@ -140,7 +146,10 @@ class Elementwise(Kernel):
                 yield point("moe_align", "", {**shape, "experts_per_token": k}, tag=place.tag, priority=1)
                 rows = {"m": place.tokens * k, "n": place.model.hidden, "experts_per_token": k}
                 yield point("permute", "bf16", rows, tag=place.tag, priority=1)
-                yield point("unpermute", "bf16", rows, tag=place.tag, priority=1)
+                for kernel in ("unpermute", "moe_sum"):
+                    yield point(kernel, "bf16", rows, tag=place.tag, priority=1)
+                copied = {"m": place.tokens, "n": place.model.hidden}
+                yield point("expert_copy", "bf16", copied, tag=place.tag, priority=1)
             case "latent_write" | "latent_write_fp8" | "latent_write_sparse_fp8" | "index_write":
                 yield point(self.name, "", shape, tag=place.tag, priority=1)
             case "kv_write" | "kv_write_fp8":
@@ -215,9 +224,11 @@ class ElementwiseTimes(KernelTimes[Elementwise]):
         per_element = KERNELS[kernel]
         assert per_element is not None
 
+        floor_us = _FLOORS_US.get(kernel, _REFERENCE_FLOOR_US)
+
         def reference_us(shapes: Floats) -> Floats:
             moved = per_element * shapes.prod(axis=1)
-            return np.asarray(_REFERENCE_FLOOR_US + moved / (_REFERENCE_BANDWIDTH_SHARE * self._bandwidth) * 1e6)
+            return np.asarray(floor_us + moved / (_REFERENCE_BANDWIDTH_SHARE * self._bandwidth) * 1e6)
 
         scales = Scales((4.0, 4.0), (0.1, 4.0), 0.3, 0.02)
         return Surface(ReferenceModel(f"{kernel} (columns)", 1, reference_us, np.log2, scales), shapes, times_us)

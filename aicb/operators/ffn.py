@@ -15,7 +15,7 @@ from aicb.operators.build import (
     silu_mul,
     tp_all_reduce,
 )
-from aicb.operators.hybrid_kernels import HybridKernels, copied_experts, shared_expert_gate
+from aicb.operators.hybrid_kernels import HybridKernels, shared_expert_gate
 from aicb.operators.operator import Operator, Phase
 
 INDEX_BYTES = 4
@@ -42,8 +42,6 @@ def moe_token_operators(moe: MoeFfn, shape: RankShape, tokens: int, kernels: Hyb
     listed = router_operators(moe, shape, own_tokens)
     if moe.shared_intermediate:
         listed += shared_expert_operators(moe, shape, own_tokens, tp=1 if is_expert_data else shape.tp, kernels=kernels)
-    if kernels == "compiled" and not is_expert_data:
-        listed.append(copied_experts(shape, tokens))
     if not is_expert_data:
         return listed + tp_all_reduce("moe_all_reduce", tokens, shape)
     if shape.tp > 1:

@@ -16,7 +16,7 @@ torch.compile makes kernels of for the rest. Bytes follow from vLLM's code (path
   experts' results to the routed ones', and copies on the way what the projection after attention gave to the tensor
   that ``models/qwen3_next.py`` has for it (the kernel's name has ``copy_``; torch 2.11 does so with this code alone);
 - heads are taken apart from their gates, normalised and rotated in one kernel (``layers/fused_qk_norm_rope.py``);
-- the shared expert's gate is a sigmoid and a product (``models/qwen2_moe.py``), experts' results are copied.
+- the shared expert's gate is a sigmoid and a product (``models/qwen2_moe.py``).
 
 None of them was measured on an H200: they are priced by their bytes, at the rate of norms, and flagged as estimates.
 """
@@ -131,9 +131,3 @@ def shared_expert_gate(shape: RankShape, tokens: int) -> list[Operator]:
         elementwise("shared_gate_sigmoid", "expert_gate", (tokens, 1), _COPIED, count=count),
         elementwise("shared_gate_mul", "expert_gate", (tokens, shape.hidden), _COPIED, count=count),
     ]
-
-
-def copied_experts(shape: RankShape, tokens: int) -> Operator:
-    """Copy of the experts' results into the layer's tensor."""
-    size = (tokens, shape.hidden)
-    return elementwise("moe_output", "expert_copy", size, _COPIED, count=shape.count, phase=Phase.EXPERTS)

@@ -35,6 +35,7 @@ from aicb.operators.dense_kernel import DenseKernel, as_run
 from aicb.operators.dispatch import DEEPEP, ExpertDispatch
 from aicb.operators.experts_kernel import ExpertsKernel
 from aicb.operators.hybrid_kernels import HybridKernels, residual_norms
+from aicb.operators.moe_kernels import MoeKernels
 from aicb.operators.operator import Communication, Operator
 from aicb.operators.quantisation import QuantKernel
 
@@ -190,6 +191,7 @@ def expert_operators(
     stage: int = 0,
     load: Callable[[MoeFfn, int], RankLoad] | None = None,
     experts_kernel: ExpertsKernel = "deep_gemm",
+    moe_kernels: MoeKernels = "generic",
     dispatch: ExpertDispatch = DEEPEP,
     popularity: Callable[[MoeFfn, int], tuple[RankPopularity, ...] | None] | None = None,
 ) -> list[Operator]:
@@ -202,6 +204,7 @@ def expert_operators(
         load: rows and active experts of the rank in question as a function of the distinct tokens; by default the
             expectation under uniform routing.
         experts_kernel: what the engine runs for fp8 experts.
+        moe_kernels: what it runs around the products of experts.
         dispatch: how tokens of data-parallel ranks travel to experts that these share.
         popularity: of the ranks that they travel to, as a function of the distinct tokens; by default even.
 
@@ -221,6 +224,7 @@ def expert_operators(
                 is_decode=is_decode,
                 load=load(network, distinct) if load and distinct else None,
                 experts_kernel=experts_kernel,
+                moe_kernels=moe_kernels,
                 dispatch=dispatch,
                 popularity=popularity(network, distinct) if popularity and distinct else None,
             )
@@ -246,6 +250,7 @@ def iteration_operators(
     stage: int = 0,
     load: Callable[[MoeFfn, int], RankLoad] | None = None,
     experts_kernel: ExpertsKernel = "deep_gemm",
+    moe_kernels: MoeKernels = "generic",
     mla_kernel: mla.MlaKernel = "flash_mla",
     gqa_kernel: gqa.GqaKernel = "fa3",
     quant_kernel: QuantKernel = "triton",
@@ -257,9 +262,9 @@ def iteration_operators(
     """All operators of one rank of one stage in one iteration.
 
     ``group_tokens`` defaults to equal batches on all DP ranks. Whether the group decodes is taken from this batch.
-    ``load``, ``experts_kernel``, ``dispatch`` as in ``expert_operators``, ``mla_kernel``, ``gqa_kernel`` as in
-    ``attention_operators``, ``quant_kernel`` and ``dense_kernel`` as in ``dense_kernel.as_run``, ``rope_kernel`` and
-    ``hybrid_kernels`` as in ``token_operators``.
+    ``load``, ``experts_kernel``, ``moe_kernels``, ``dispatch`` as in ``expert_operators``, ``mla_kernel``,
+    ``gqa_kernel`` as in ``attention_operators``, ``quant_kernel`` and ``dense_kernel`` as in ``dense_kernel.as_run``,
+    ``rope_kernel`` and ``hybrid_kernels`` as in ``token_operators``.
     """
     tokens = batch.tokens
     shares_experts = partition.moe_layout is MoeLayout.EXPERT_DATA
@@ -289,6 +294,7 @@ def iteration_operators(
             stage=stage,
             load=load,
             experts_kernel=experts_kernel,
+            moe_kernels=moe_kernels,
             dispatch=dispatch,
         ),
         *head_operators(model, partition, precision, rows=batch.logit_rows, stage=stage),

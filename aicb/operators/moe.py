@@ -35,12 +35,18 @@ from aicb.operators.dispatch import (
 )
 from aicb.operators.experts_kernel import ExpertsKernel
 from aicb.operators.ffn import INDEX_BYTES, tokens_to_route
+from aicb.operators.moe_kernels import (
+    MoeKernels,
+    activated,
+    are_sorted,
+    copied_results,
+    sorted_pairs,
+    summed,
+    unsorted_pairs,
+    weighted_sum,
+)
 from aicb.operators.operator import Operator, Phase
 from aicb.operators.quantisation import quantised_by
-
-UNSORTED_SHARE = 4
-"""vLLM's Triton kernel takes pairs as they come where so many times their number is no more than the experts
-(0.24.0, ``fused_moe.py``, ``naive_block_assignment``)."""
 
 
 def expert_operators(
@@ -52,6 +58,7 @@ def expert_operators(
     is_decode: bool,
     load: RankLoad | None = None,
     experts_kernel: ExpertsKernel = "deep_gemm",
+    moe_kernels: MoeKernels = "generic",
     dispatch: ExpertDispatch = DEEPEP,
     popularity: tuple[RankPopularity, ...] | None = None,
 ) -> list[Operator]:
@@ -65,18 +72,20 @@ def expert_operators(
         return []
     load = load or expected_load(moe, shape.partition, distinct)
     if not is_dispatched:
+        copies = [copied_results(tokens, shape)] if moe_kernels == "vllm" else []
         if shape.is_fp8 and experts_kernel == "triton":
-            return _gathered_tokens(moe, shape, tokens, load)
-        return _replicated_tokens(moe, shape, tokens, load, is_decode=is_decode)
+            return [*_gathered_tokens(moe, shape, tokens, load, moe_kernels), *copies]
+        listed = _replicated_tokens(moe, shape, tokens, load, moe_kernels, is_decode=is_decode)
+        return [*listed, *copies] if shape.precision.weights == "bf16" else listed
     kind = dispatch.kind(is_decode=is_decode)
     sent = Sent(tokens_to_route(shape.partition, tokens), group_tokens, popularity)
     if kind in GATHERING:
-        return _tokens_of_all(moe, shape, sent, load, kind, is_decode=is_decode)
+        return _tokens_of_all(moe, shape, sent, load, kind, moe_kernels, is_decode=is_decode)
     return _dispatched_tokens(moe, shape, sent, load, kind)
 
 
 def _replicated_tokens(
-    moe: MoeFfn, shape: RankShape, tokens: int, load: RankLoad, *, is_decode: bool
+    moe: MoeFfn, shape: RankShape, tokens: int, load: RankLoad, kernels: MoeKernels, *, is_decode: bool
 ) -> list[Operator]:
     """Every rank has all tokens and sums the outputs of its experts into ``[T, h]``.
 
@@ -84,24 +93,25 @@ def _replicated_tokens(
     fused MoE), for which the (token, expert) pairs are sorted. Where ranks share them, all pairs are: those of others'
     experts become rows of zeros, which the activation and the sum go over as well.
     """
-    rows, hidden, count = load.rows, shape.hidden, shape.count
-    is_shared = shares_bf16_experts(shape)
-    pairs = float(tokens * moe.experts_per_token) if is_shared else rows
     if shape.is_fp8:
-        gather = [
-            elementwise(
-                "moe_permute", "permute", (rows, hidden), 2 * ACTIVATION_BYTES, count=count, phase=Phase.EXPERTS
-            ),
-            quant("moe_quant", rows, hidden, count=count, phase=Phase.EXPERTS),
+        size, count = (load.rows, shape.hidden), shape.count
+        return [
+            elementwise("moe_permute", "permute", size, 2 * ACTIVATION_BYTES, count=count, phase=Phase.EXPERTS),
+            quant("moe_quant", *size, count=count, phase=Phase.EXPERTS),
+            *_grouped(moe, shape, load, "masked" if is_decode else "contiguous"),
+            weighted_sum(load.rows, tokens, shape),
         ]
-    else:
-        gather = [_sorted_pairs(moe, tokens, count), *([_expert_map(count)] if is_shared else [])]
     if shape.precision.weights == "mxfp4":
-        return [*gather, *_fused(moe, shape, load)]
+        return [sorted_pairs(moe, tokens, shape.count), *_fused(moe, shape, load)]
+    is_shared = shares_bf16_experts(shape)
+    pairs = float(tokens * moe.experts_per_token) if is_shared else load.rows
+    is_few = kernels == "vllm" and not is_shared and not are_sorted(moe, tokens)
+    grouped = _grouped(moe, shape, load, "masked" if is_decode else "contiguous", activates=pairs)
     return [
-        *gather,
-        *_grouped(moe, shape, load, "masked" if is_decode else "contiguous", activated=pairs),
-        _weighted_sum(pairs, tokens, hidden, count),
+        unsorted_pairs(shape) if is_few else sorted_pairs(moe, tokens, shape.count),
+        *([_expert_map(shape.count)] if is_shared else []),
+        *(activated(each, kernels) for each in grouped),
+        summed(moe, shape, pairs, tokens, kernels),
     ]
 
 
@@ -119,45 +129,39 @@ def _expert_map(count: int) -> Operator:
     return elementwise("moe_expert_map", "add", (1, _TILES), INDEX_BYTES, count=2 * count, phase=Phase.EXPERTS)
 
 
-def _output_copy(tokens: int, shape: RankShape) -> Operator:
-    """What a scatter brought back is copied to where the layer expects it (``prepare_finalize/naive_dp_ep.py``)."""
-    size = (tokens, shape.hidden)
-    return elementwise("moe_output", "add", size, 2 * ACTIVATION_BYTES, count=shape.count, phase=Phase.EXPERTS)
-
-
-def _gathered_tokens(moe: MoeFfn, shape: RankShape, tokens: int, load: RankLoad) -> list[Operator]:
+def _gathered_tokens(moe: MoeFfn, shape: RankShape, tokens: int, load: RankLoad, kernels: MoeKernels) -> list[Operator]:
     """fp8 experts in a kernel that gathers rows by index: tokens are quantised once, whatever their experts.
 
     As vLLM's ``TritonExperts``: quantisation of ``[T, h]``, sorting of pairs, product, activation, quantisation,
     product with the router's weights, sum. Few pairs are not sorted.
     """
-    hidden, count = shape.hidden, shape.count
-    is_sorted = UNSORTED_SHARE * tokens * moe.experts_per_token > moe.experts
+    unsorted = [unsorted_pairs(shape)] if kernels == "vllm" else []
     listed = [
-        quant("moe_quant", tokens, hidden, count=count, phase=Phase.EXPERTS),
-        *([_sorted_pairs(moe, tokens, count)] if is_sorted else []),
+        quant("moe_quant", tokens, shape.hidden, count=shape.count, phase=Phase.EXPERTS),
+        *([sorted_pairs(moe, tokens, shape.count)] if are_sorted(moe, tokens) else unsorted),
         *_grouped(moe, shape, load, "gathered"),
-        _weighted_sum(load.rows, tokens, hidden, count),
+        summed(moe, shape, load.rows, tokens, kernels),
     ]
-    return quantised_by("vllm", listed)
-
-
-def _sorted_pairs(moe: MoeFfn, tokens: int, count: int) -> Operator:
-    """(token, expert) pairs in the order of experts."""
-    per_score = 2 * INDEX_BYTES * moe.experts_per_token / moe.experts
-    size = (tokens, moe.experts)
-    return elementwise("moe_align", "moe_align", size, per_score, count=count, phase=Phase.EXPERTS)
+    return [activated(each, kernels) for each in quantised_by("vllm", listed)]
 
 
 def _tokens_of_all(
-    moe: MoeFfn, shape: RankShape, sent: Sent, load: RankLoad, kind: DispatchKind, *, is_decode: bool
+    moe: MoeFfn,
+    shape: RankShape,
+    sent: Sent,
+    load: RankLoad,
+    kind: DispatchKind,
+    kernels: MoeKernels,
+    *,
+    is_decode: bool,
 ) -> list[Operator]:
-    """Every rank gets the tokens of all, and sums the outputs of its experts into as many rows."""
+    """Every rank gets the tokens of all, and sums the outputs of its experts into as many rows. What a scatter brings
+    back is copied in vLLM (0.24.0, ``prepare_finalize/naive_dp_ep.py``)."""
     there, back = travel(moe, shape, sent, kind)
-    experts = _replicated_tokens(moe, shape, sent.group, load, is_decode=is_decode)
+    experts = _replicated_tokens(moe, shape, sent.group, load, kernels, is_decode=is_decode)
     if not quantises_first(kind, shape):
-        is_copied = kind == "all_gather" and sent.own and shares_bf16_experts(shape)
-        return [there, *experts, back, *([_output_copy(sent.own, shape)] if is_copied else [])]
+        is_copied = kernels == "vllm" and kind == "all_gather" and sent.own and shares_bf16_experts(shape)
+        return [there, *experts, back, *([copied_results(sent.own, shape)] if is_copied else [])]
     hidden, count = shape.hidden, shape.count
     quantised = [quant("moe_quant", sent.own, hidden, count=count, phase=Phase.EXPERTS)] if sent.own else []
     return [*quantised, there, _permuted(load.rows, shape), *(op for op in experts if op.name not in _GATHERED), back]
@@ -187,7 +191,7 @@ def _dispatched_tokens(moe: MoeFfn, shape: RankShape, sent: Sent, load: RankLoad
     ]
     if not is_low_latency:
         rows_per_token = moe.experts_per_token / copies
-        listed.append(_weighted_sum(rows, rows / rows_per_token, hidden, count))
+        listed.append(weighted_sum(rows, rows / rows_per_token, shape))
     listed.append(back)
     if sent.own:
         listed.append(_sum_of_copies(sent.own, 1.0 if kind in ADDING else copies, hidden, count))
@@ -203,7 +207,7 @@ def home_operators(shape: RankShape, tokens: int, copies: float) -> list[Operato
 
 def sum_of_worker(moe: MoeFfn, shape: RankShape, rows: float, copies: float) -> Operator:
     """Sum of each token's rows on a rank, of which it gets one of the token's ``copies``, before it leaves."""
-    return _weighted_sum(rows, rows * copies / moe.experts_per_token, shape.hidden, shape.count)
+    return weighted_sum(rows, rows * copies / moe.experts_per_token, shape)
 
 
 def _permuted(rows: float, shape: RankShape) -> Operator:
@@ -226,9 +230,9 @@ def expected_load(moe: MoeFfn, partition: Partition, tokens: int) -> RankLoad:
 
 
 def _grouped(
-    moe: MoeFfn, shape: RankShape, load: RankLoad, layout: Layout, *, activated: float | None = None
+    moe: MoeFfn, shape: RankShape, load: RankLoad, layout: Layout, *, activates: float | None = None
 ) -> list[Operator]:
-    """Up projection, activation (of ``activated`` rows, by default of the load's), down projection over the local
+    """Up projection, activation (of ``activates`` rows, by default of the load's), down projection over the local
     experts."""
     partition, dtype = shape.partition, shape.precision.weights
     slots_per_rank = partition.expert_slots_per_rank(moe.experts)
@@ -236,12 +240,12 @@ def _grouped(
     tp = partition.tp if partition.moe_layout is MoeLayout.TENSOR else 1
     width = split(moe.intermediate, tp, "expert intermediate columns")
     experts, has_bias = (rows, slots_per_rank, active), moe.has_biases
-    traits = {"has_bias": has_bias, "is_shared": activated is not None and shares_bf16_experts(shape)}
+    traits = {"has_bias": has_bias, "is_shared": activates is not None and shares_bf16_experts(shape)}
     up = GroupedGemm(*experts, 2 * width, shape.hidden, dtype, layout, largest, **traits)
     down = GroupedGemm(*experts, shape.hidden, width, dtype, layout, largest, **traits)
     return [
         grouped_gemm("moe_gate_up", up, shape.count),
-        silu_mul("moe_silu_mul", rows if activated is None else activated, width, shape, phase=Phase.EXPERTS),
+        silu_mul("moe_silu_mul", rows if activates is None else activates, width, shape, phase=Phase.EXPERTS),
         grouped_gemm("moe_down", down, shape.count),
     ]
 
@@ -252,12 +256,6 @@ def _fused(moe: MoeFfn, shape: RankShape, load: RankLoad) -> list[Operator]:
     up, _, down = _grouped(moe, shape, load, "gathered")
     assert isinstance(up.kernel, GroupedGemm), "the first of the products"
     return [replace(up, kernel=replace(up.kernel, has_activation=True)), down]
-
-
-def _weighted_sum(rows: float, tokens: float, hidden: int, count: int) -> Operator:
-    """Expert outputs ``[rows, h]`` read, their weighted sums ``[tokens, h]`` written."""
-    per_element = ACTIVATION_BYTES * (1 + tokens / rows)
-    return elementwise("moe_unpermute", "unpermute", (rows, hidden), per_element, count=count, phase=Phase.EXPERTS)
 
 
 def _sum_of_copies(tokens: int, copies: float, hidden: int, count: int) -> Operator:

@@ -27,6 +27,7 @@ from aicb.operators.experts_kernel import ExpertsKernel
 from aicb.operators.hybrid_kernels import HybridKernels
 from aicb.operators.lists import ffn_counts, kernels_of, not_ffn_token_operators
 from aicb.operators.mla import RopeKernel
+from aicb.operators.moe_kernels import MoeKernels
 from aicb.operators.operator import Communication, Operator, WorkerExchange
 
 
@@ -83,11 +84,12 @@ def ffn_operators(
     count: int = 1,
     load: RankLoad | None = None,
     experts_kernel: ExpertsKernel = "deep_gemm",
+    moe_kernels: MoeKernels = "generic",
 ) -> list[Operator]:
     """Operators of one FFN worker in ``count`` layers, for ``group_tokens`` of all attention workers.
 
     ``load``: rows of routed experts on the worker in question, by default those expected of uniform routing.
-    ``experts_kernel`` counts where ``ep`` is 1.
+    ``experts_kernel`` and ``moe_kernels`` count where ``ep`` is 1.
 
     Raises:
         InputError: the model cannot be divided this way.
@@ -107,6 +109,7 @@ def ffn_operators(
         is_decode=is_decode,
         load=load,
         experts_kernel=experts_kernel,
+        moe_kernels=moe_kernels,
         dispatch=DEEPEP,
     )
     listed = [each for each in routed if not isinstance(each.kernel, Communication)]

@@ -12,6 +12,7 @@ import pytest
 from aicb.estimators.accuracy.held_out import cases, held_out, repeats
 from tests.integration.test_command_line import vidur_pd
 from tests.validation.serving_vs_engine import SERVING
+from vidur_pd.commands.validate import _cell
 from vidur_pd.commands.validation.serving import measurements
 
 
@@ -91,3 +92,11 @@ def test_wrong_arguments_are_one_line(arguments: list[str], message: str) -> Non
     assert finished.returncode == 2
     assert finished.stderr.startswith(message)
     assert finished.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("column", "value", "shown"),
+    [("measured_p90_s", 0.0931, "0.0931"), ("p90_error", -0.111, "-11.1 %"), ("ratio", 1.234, "1.23"), ("n", 3, "3")],
+)
+def test_tables_show_times_in_seconds_and_errors_in_percent(column: str, value: object, shown: str) -> None:
+    assert _cell(column, value) == shown

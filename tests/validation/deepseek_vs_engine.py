@@ -81,6 +81,7 @@ def compare(
         get_gpu("h200"),
         max_seqs=MAX_REQUESTS,
         experts_kernel=experts_kernel,
+        moe_kernels="vllm",
         mla_kernel=mla_kernel,
         quant_kernel=quant_kernel,
         dense_kernel=dense_kernel,

@@ -50,6 +50,7 @@ def compare_iterations() -> list[Comparison]:
         max_seqs=MAX_REQUESTS,
         host=load_host(HOST),
         gqa_kernel="fa3_captured",
+        moe_kernels="vllm",
     )
     found = measurement()
     prompts = [

@@ -25,7 +25,7 @@ from aicb.model.catalog import load_model
 from aicb.model.partition import Partition
 from aicb.model.precision import Precision
 from aicb.operators.batch import Batch
-from aicb.operators.lists import attention_operators, token_operators
+from aicb.operators.lists import attention_operators, expert_operators, token_operators
 from tests.validation.engine_figures import read_measurement
 
 FP32_STATE = Precision(state="fp32")
@@ -104,6 +104,7 @@ def _operators(tokens: int, tp: int, requests: int, *, is_decode: bool) -> dict[
     listed = [
         *token_operators(*parallel, tokens=tokens, hybrid_kernels="compiled"),
         *attention_operators(*parallel, batch, hybrid_kernels="compiled"),
+        *expert_operators(*parallel, tokens=tokens, group_tokens=tokens, is_decode=is_decode, moe_kernels="vllm"),
     ]
     return {each.name: each.kernel for each in listed if isinstance(each.kernel, Kernel)}
 

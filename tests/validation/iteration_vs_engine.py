@@ -125,7 +125,14 @@ def iteration_model(name: str, host: HostModel | None = None) -> IterationModel:
     """The measured configuration."""
     gpu = get_gpu("h200")
     return IterationModel(
-        load_model(name), Partition(), Precision(), gpu, max_seqs=MAX_REQUESTS, host=host, gqa_kernel="fa3_captured"
+        load_model(name),
+        Partition(),
+        Precision(),
+        gpu,
+        max_seqs=MAX_REQUESTS,
+        host=host,
+        gqa_kernel="fa3_captured",
+        moe_kernels="vllm",
     )
 
 

@@ -51,6 +51,7 @@ ENGINE_KERNELS = {
     "dense_kernel": "flashinfer",
     "rope_kernel": "compiled",
     "hybrid_kernels": "compiled",
+    "moe_kernels": "vllm",
 }
 """What vLLM 0.24 runs."""
 
@@ -125,7 +126,7 @@ moe_gate_up: experts
 moe_silu_mul: activation
 moe_down: experts
 moe_unpermute: sum
--: memory
+moe_output: memory
 """
 NEXT_EXPERTS = """
 !-: memory
@@ -222,7 +223,7 @@ LAYERS = {
         moe_down_quant: quantise
         moe_down: experts
         moe_unpermute: sum
-        -: memory
+        moe_output: memory
         shared_add: 2*torch"""
     ),
 }
@@ -234,9 +235,8 @@ moe_gate_up: experts
 moe_silu_mul: activation
 moe_down: experts
 moe_unpermute: sum
--: memory
+moe_output: memory
 """
-NEXT_DECODED_EXPERTS = DECODED_EXPERTS.replace("-: memory", "moe_output: memory")
 DECODED_SHARED = """
 shared_gate_up: product
 shared_silu_mul: activation
@@ -288,7 +288,7 @@ DECODES = {
         !-: memory
         !post_attention_norm: 13*torch
         router: product"""
-        + NEXT_DECODED_EXPERTS.rstrip()
+        + DECODED_EXPERTS.rstrip()
         + DECODED_SHARED.rstrip()
     ),
     ("qwen3-next-80b-l8", "attention"): steps(
@@ -302,7 +302,7 @@ DECODES = {
         !-: memory
         !post_attention_norm: 13*torch
         router: product"""
-        + NEXT_DECODED_EXPERTS.rstrip()
+        + DECODED_EXPERTS.rstrip()
         + DECODED_SHARED.rstrip()
     ),
     ("deepseek-v3-l8", "dense"): steps(
@@ -316,13 +316,13 @@ DECODES = {
         + """router: product
         topk: gating
         moe_quant: quantise
-        -: torch
+        moe_align: torch
         moe_gate_up: experts
         moe_silu_mul: activation
         moe_down_quant: quantise
         moe_down: experts
         moe_unpermute: sum
-        -: memory
+        moe_output: memory
         shared_gate_up: quantise product
         shared_silu_mul: activation
         shared_down: quantise product

@@ -55,7 +55,7 @@ PROMPT_MISSES = {
 }
 """Bound by the host, likewise; with experts apart that host took 130 ms for an eager iteration of any length."""
 DECODE_MISSES = {(EXPERTS_APART, "decode of 64 x 512")}
-"""8.0 % fast."""
+"""7.3 % fast."""
 HYBRID_MISSES = {f"decode of {batch}" for batch in ("1 x 512", "1 x 4096", "8 x 4096", "32 x 4096", "256 x 512")}
 
 
@@ -64,15 +64,14 @@ decodes, prompts = cache(compare_decodes), cache(compare_prompts)
 
 @pytest.mark.parametrize("server", SERVERS)
 def test_batches_decode_as_measured(server: str) -> None:
-    """Experts apart: 3.1 to 8.0 % fast (7.3 to 15.5 % before experts were priced as vLLM runs them there); a third of
-    that is small kernels around them."""
+    """Experts apart: 2.3 to 7.3 % fast (7.3 to 15.5 % before experts were priced as vLLM runs them there)."""
     rows = decodes(server)
     assert len(rows) == 7
     for row in rows:
         is_miss = (server, row.name) in DECODE_MISSES
         assert (abs(row.error) <= 0.06) != is_miss, f"{row.name}: {row.error:+.1%}"
     mean = np.mean([abs(row.error) for row in rows])
-    assert mean == pytest.approx(0.045, abs=0.005) if server == EXPERTS_APART else mean <= 0.04
+    assert mean <= 0.04
 
 
 def test_a_hybrid_model_on_two_gpus_decodes_as_measured_unless_the_host_holds_it_up() -> None:
@@ -97,7 +96,7 @@ def test_prompts_take_as_long_as_measured_unless_the_host_holds_them_up(server: 
     [
         *(server for server in SERVERS if server != EXPERTS_APART),
         pytest.param(
-            EXPERTS_APART, marks=pytest.mark.xfail(strict=True, reason="15.1 %: prompts that the host holds up")
+            EXPERTS_APART, marks=pytest.mark.xfail(strict=True, reason="14.6 %: prompts that the host holds up")
         ),
     ],
 )
@@ -117,12 +116,9 @@ def test_servers_have_the_measured_latencies(server: str, run: str) -> None:
 
 
 def test_on_a_measured_host_ranks_that_share_experts_serve_shared_prefixes_within_limits() -> None:
-    """But for P90 of E2E, 6.1 % fast."""
     for row in compare_serving(EXPERTS_APART, "serve_prefix", HOST):
-        _, latency, figure = row.name.split()
-        assert (abs(row.error) <= LIMITS[latency]) != ((latency, figure) == ("e2e", "P90")), (
-            f"{row.name}: {row.error:+.1%}"
-        )
+        _, latency, _ = row.name.split()
+        assert abs(row.error) <= LIMITS[latency], f"{row.name}: {row.error:+.1%}"
 
 
 @pytest.mark.parametrize("requests", [2, 16, 64, 160])
@@ -177,11 +173,11 @@ def test_prompts_of_later_engines_are_off_by_as_much_as_their_hosts(server: str,
 
 @pytest.mark.parametrize("server", LATER)
 def test_later_engines_decode_as_measured_from_32_requests_on(server: str) -> None:
-    """Up to 8.1 % slow; fewer are up to 19 % off."""
+    """Up to 4 % slow, hybrid up to 8.8 % slow; fewer are up to 19 % off."""
     rows = [row for row in decodes(server) if int(row.name.split()[2]) >= 32]
     assert len(rows) == 4
     for row in rows:
-        assert abs(row.error) <= 0.085, f"{row.name}: {row.error:+.1%}"
+        assert abs(row.error) <= (0.09 if "next" in server else 0.045), f"{row.name}: {row.error:+.1%}"
 
 
 AGAIN_RUNS = (*RUNS, LATER_RUNS[-1])
@@ -194,7 +190,7 @@ AGAIN_MISSES = {
 
 @pytest.mark.parametrize("server", AGAIN)
 def test_with_its_own_host_an_engine_is_simulated_within_limits(server: str) -> None:
-    """Never fitted to: blind 5.7 and 5.4 % in the mean of 12 prompts and 8 decodes, now 5.5 and 5.9 %."""
+    """Never fitted to: blind 5.7 and 5.4 % in the mean of 12 prompts and 8 decodes, now 5.3 and 5.5 %."""
     rows = [*compare_prompts(server, OWN), *compare_decodes(server, OWN)]
     assert len(rows) == 20
     assert np.mean([abs(row.error) for row in rows]) <= 0.06

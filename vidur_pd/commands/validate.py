@@ -144,14 +144,11 @@ def _print(title: str, rows: list[Row]) -> None:
     (console if console.is_terminal else Console(width=120)).print(table)
 
 
-_SECONDS = ("measured_s", "simulated_s")
-
-
 def _cell(name: str, value: object) -> str:
     if value is None:
         return "–"
     if name == "ratio":
         return f"{value:.2f}"
     if isinstance(value, float):
-        return f"{value:.4f}" if name in _SECONDS else f"{100 * value:.1f} %"
+        return f"{value:.4f}" if name.endswith("_s") else f"{100 * value:.1f} %"
     return str(value)

@@ -189,6 +189,9 @@ class EngineConfig(Section):
     experts_kernel: ExpertsKernel
     """Of fp8 experts: grouped products of DeepGEMM, or vLLM's fused Triton kernel, where every rank holds all experts.
     Others run in a kernel like the latter in any case."""
+    moe_kernels: Literal["generic", "vllm"]
+    """Around products of experts that gather their rows, bf16 or by Triton: vLLM's, which sorts no few tokens, sums
+    more than four experts by torch and copies the sums; or one that sums, after sorting in bf16."""
     expert_dispatch: ExpertDispatchConfig
     """To experts that data-parallel ranks share (``ep`` = ``tp``·``dp``, ``dp`` > 1)."""
     mla_kernel: Literal["flash_mla", "fa3"]

@@ -224,6 +224,7 @@ def pool_model(config: SimulationConfig, pool: PoolConfig, model: Model, estimat
             "expert_load": load,
             "seed": config.seed,
             "experts_kernel": engine.experts_kernel,
+            "moe_kernels": engine.moe_kernels,
             "mla_kernel": engine.mla_kernel,
             "gqa_kernel": engine.gqa_kernel,
             "quant_kernel": engine.quant_kernel,

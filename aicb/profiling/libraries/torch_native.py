@@ -36,6 +36,8 @@ class TorchNative:
             "embedding": _embedding,
             "sampling": _sampling,
             "permute": _permute,
+            "moe_sum": _sum_of_experts,
+            "expert_copy": _copy,
             "add": _add,
             "device_copy": _copy,
             "memset": _memset,
@@ -139,6 +141,20 @@ def _permute(point: Point, device: str) -> Kernel:
         [out],
         lambda: relative_error(out, source[order]),
         0.0,
+    )
+
+
+def _sum_of_experts(point: Point, device: str) -> Kernel:
+    """Sums the k expert outputs of each token, as vLLM does for more than four."""
+    k = point["experts_per_token"]
+    x = normal(max(point["m"] // k, 1), k, point["n"], device=device)
+    out = torch.empty(x.shape[0], point["n"], device=device, dtype=torch.bfloat16)
+    return Kernel(
+        "torch/sum",
+        lambda: torch.sum(x, dim=1, out=out),
+        [out],
+        lambda: relative_error(out, x.float().sum(dim=1)),
+        4 * BF16_TOLERANCE,
     )
 
 

@@ -34,7 +34,7 @@ class VllmOps:
             "head_norm": ("_C", "rms_norm", _rms_norm),
             "add_rms_norm": ("_C", "fused_add_rms_norm", _add_rms_norm),
             "rope": ("_C", "rotary_embedding", _rope),
-            "silu_mul": ("_C", "silu_and_mul", _silu_mul),
+            "silu_and_mul": ("_C", "silu_and_mul", _silu_mul),
             "silu_mul_quant": ("_C", "silu_and_mul_per_block_quant", _silu_mul_quant),
             "group_quant": ("_C", "per_token_group_fp8_quant", _quant),
             "kv_write": ("_C_cache_ops", "reshape_and_cache_flash", _kv_write),

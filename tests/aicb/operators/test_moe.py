@@ -140,7 +140,7 @@ def test_bf16_models_gather_values_weights_and_ids() -> None:
 
 def test_bf16_experts_that_ranks_share_pass_the_pairs_of_all_ranks_through() -> None:
     """80 tokens of 8 experts, 16 of 128 on each rank: 640 pairs are activated and summed, of which 80 are computed; two
-    kernels a layer find the tiles' experts, one copies the ten rows that came back."""
+    kernels a layer find the tiles' experts."""
     model, gathers = load_model("qwen3-30b-a3b"), ExpertDispatch("all_gather", "all_gather")
     shared, own = (
         {
@@ -154,9 +154,9 @@ def test_bf16_experts_that_ranks_share_pass_the_pairs_of_all_ranks_through() -> 
     assert grouped(shared["moe_gate_up"]).rows == 80
     assert grouped(shared["moe_gate_up"]).is_shared
     assert elementwise(shared["moe_silu_mul"]).rows == elementwise(shared["moe_unpermute"]).rows == 640
-    assert (shared["moe_expert_map"].count, elementwise(shared["moe_output"]).rows) == (2 * 48, 10)
+    assert shared["moe_expert_map"].count == 2 * 48
     assert not grouped(own["moe_gate_up"]).is_shared
-    assert {"moe_expert_map", "moe_output"}.isdisjoint(own)
+    assert "moe_expert_map" not in own
 
 
 def test_ranks_that_gather_all_tokens_sum_into_all_of_them() -> None:

@@ -92,6 +92,8 @@ def tiny_model(tmp_path: Path) -> Path:
         at("silu_mul", m=4, n=32),
         at("embedding", m=4, n=32),
         at("permute", m=8, n=32, experts_per_token=2),
+        at("moe_sum", m=10, n=32, experts_per_token=5),
+        at("expert_copy", m=4, n=32),
         at("sampling", m=4, n=100),
         at("add", m=4, n=32),
         at("device_copy", m=4, n=32),

@@ -1,0 +1,83 @@
+"""Small kernels around the products of experts whose rows the kernel gathers: bf16, and fp8 by Triton.
+
+``generic``: pairs of tokens and experts are always sorted where experts are bf16, one generated kernel activates, one
+vectorised kernel sums the results of a token's experts where the layer needs them; other engines than vLLM were not
+looked at kernel by kernel. ``vllm``: what vLLM 0.24.0 runs (kernels of steps and layers on an H200,
+``tests/data/engine/vllm-host-default.json.gz`` and ``vllm-eager-layers.json.gz``):
+
+- few pairs are not sorted, one number is filled in instead (``fused_moe/fused_moe.py``, ``naive_block_assignment``);
+- its own kernel activates (``silu_and_mul``), also where the rest of the model is compiled;
+- results of more than four experts are summed by torch (``moe_sum`` in ``csrc/moe/moe_align_sum_kernels.cu`` has
+  kernels for two to four), which takes 5 us for a single token;
+- sums are copied to where the layer expects them (``fused_moe/prepare_finalize/no_dp_ep.py``), by a copy, no kernel.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, get_args
+
+from aicb.kernels.elementwise import Elementwise
+from aicb.model.architecture import MoeFfn
+from aicb.operators.build import ACTIVATION_BYTES, RankShape, elementwise
+from aicb.operators.ffn import INDEX_BYTES
+from aicb.operators.operator import Operator, Phase
+from boundary.errors import InputError
+
+MoeKernels = Literal["generic", "vllm"]
+
+UNSORTED_SHARE = 4
+"""vLLM's Triton kernel takes pairs as they come where so many times their number is no more than the experts and no
+other rank has some of these."""
+SUMMED_BY_VLLM = 4
+"""Experts of a token up to which vLLM sums results by kernels of its own."""
+
+
+def check_moe_kernels(chosen: str) -> None:
+    """Raises: InputError, no such kernels."""
+    if chosen not in get_args(MoeKernels):
+        raise InputError(f"moe_kernels: found {chosen!r}, expected one of {', '.join(get_args(MoeKernels))}")
+
+
+def are_sorted(moe: MoeFfn, tokens: int) -> bool:
+    """Whether vLLM sorts the pairs of tokens and experts of a rank that has all experts."""
+    return UNSORTED_SHARE * tokens * moe.experts_per_token > moe.experts
+
+
+def sorted_pairs(moe: MoeFfn, tokens: int, count: int) -> Operator:
+    """(token, expert) pairs in the order of experts."""
+    per_score = 2 * INDEX_BYTES * moe.experts_per_token / moe.experts
+    size = (tokens, moe.experts)
+    return elementwise("moe_align", "moe_align", size, per_score, count=count, phase=Phase.EXPERTS)
+
+
+def unsorted_pairs(shape: RankShape) -> Operator:
+    """The number of pairs filled in. A copy of one row stands for it: 0.93 us where the fill took 0.87."""
+    size, per_element = (1, shape.hidden), INDEX_BYTES / shape.hidden
+    return elementwise("moe_align", "expert_copy", size, per_element, count=shape.count, phase=Phase.EXPERTS)
+
+
+def activated(operator: Operator, kernels: MoeKernels) -> Operator:
+    """The activation between two products, of bf16 results that are not quantised in the same kernel."""
+    kernel = operator.kernel
+    if kernels == "generic" or not isinstance(kernel, Elementwise) or kernel.name != "silu_mul":
+        return operator
+    made = Elementwise("silu_and_mul", kernel.rows, kernel.cols, kernel.moved_bytes)
+    return Operator(operator.name, made, operator.count, operator.phase, operator.cost, 0)
+
+
+def summed(moe: MoeFfn, shape: RankShape, pairs: float, tokens: float, kernels: MoeKernels) -> Operator:
+    """Results ``[pairs, h]`` read, their sums ``[tokens, h]`` written; the down projection has weighted them."""
+    is_torchs = kernels == "vllm" and moe.experts_per_token > SUMMED_BY_VLLM
+    return weighted_sum(pairs, tokens, shape, "moe_sum" if is_torchs else "unpermute")
+
+
+def weighted_sum(rows: float, tokens: float, shape: RankShape, kernel: str = "unpermute") -> Operator:
+    """Expert outputs ``[rows, h]`` read, their sums ``[tokens, h]`` written."""
+    size, per_element = (rows, shape.hidden), ACTIVATION_BYTES * (1 + tokens / rows)
+    return elementwise("moe_unpermute", kernel, size, per_element, count=shape.count, phase=Phase.EXPERTS)
+
+
+def copied_results(tokens: int, shape: RankShape) -> Operator:
+    """What experts or a scatter gave, copied to where the layer expects it."""
+    size = (tokens, shape.hidden)
+    return elementwise("moe_output", "expert_copy", size, 2 * ACTIVATION_BYTES, count=shape.count, phase=Phase.EXPERTS)

@@ -1,0 +1,138 @@
+"""Small kernels around experts' products, as vLLM runs them, and their times (docs/accuracy/engines.md)."""
+
+from __future__ import annotations
+
+import pytest
+
+from aicb import Batch
+from aicb.estimators.selection import select_estimator
+from aicb.kernels.elementwise import Elementwise
+from aicb.measurements.gpu import get_gpu
+from aicb.model.catalog import load_model
+from aicb.model.partition import Partition
+from aicb.model.precision import Precision
+from aicb.operators.dispatch import ExpertDispatch
+from aicb.operators.lists import expert_operators, iteration_operators
+from aicb.operators.moe_kernels import MoeKernels, check_moe_kernels
+from aicb.operators.operator import Operator
+from boundary.errors import InputError
+
+BF16, FP8 = Precision(), Precision("fp8")
+ONE = Partition()
+
+
+def listed(
+    model: str, tokens: int, kernels: MoeKernels = "vllm", partition: Partition = ONE, precision: Precision = BF16
+) -> dict[str, Operator]:
+    operators = expert_operators(
+        load_model(model),
+        partition,
+        precision,
+        tokens=tokens,
+        group_tokens=tokens * partition.dp,
+        is_decode=True,
+        experts_kernel="triton" if precision.weights == "fp8" else "deep_gemm",
+        moe_kernels=kernels,
+        dispatch=ExpertDispatch("all_gather", "all_gather"),
+    )
+    return {operator.name: operator for operator in operators}
+
+
+def small(operators: dict[str, Operator], name: str) -> Elementwise:
+    kernel = operators[name].kernel
+    assert isinstance(kernel, Elementwise)
+    return kernel
+
+
+@pytest.mark.parametrize(
+    ("model", "precision", "most"), [("qwen3-30b-a3b", BF16, 4), ("deepseek-v3", FP8, 8), ("mixtral-8x7b", BF16, 1)]
+)
+def test_few_pairs_are_not_sorted(model: str, precision: Precision, most: int) -> None:
+    """128 experts, 8 of a token: 4 tokens are a quarter of them; 256, 8: 8 tokens; 8, 2: one token."""
+    few, more = (listed(model, tokens, precision=precision) for tokens in (most, most + 1))
+    assert small(few, "moe_align").name == "expert_copy"
+    assert small(few, "moe_align").moved_bytes == 4
+    assert small(more, "moe_align").name == "moe_align"
+
+
+def test_pairs_are_always_sorted_where_ranks_share_experts() -> None:
+    assert small(listed("qwen3-30b-a3b", 1, partition=Partition(dp=2, ep=2)), "moe_align").name == "moe_align"
+
+
+def test_more_than_four_experts_are_summed_by_torch() -> None:
+    """Three tokens: 24 rows of 2,048 read, 3 written; of two experts 6 of 4,096."""
+    eight, two = listed("qwen3-30b-a3b", 3), listed("mixtral-8x7b", 3)
+    assert small(eight, "moe_unpermute") == Elementwise("moe_sum", 24, 2048, 2 * 2048 * (24 + 3))
+    assert small(two, "moe_unpermute") == Elementwise("unpermute", 6, 4096, 2 * 4096 * (6 + 3))
+
+
+@pytest.mark.parametrize(("model", "precision"), [("qwen3-30b-a3b", BF16), ("deepseek-v3", FP8)])
+def test_its_own_kernel_activates(model: str, precision: Precision) -> None:
+    assert small(listed(model, 3, precision=precision), "moe_silu_mul").name == "silu_and_mul"
+    assert small(listed(model, 3, "generic", precision=precision), "moe_silu_mul").name == "silu_mul"
+
+
+def test_results_are_copied_once() -> None:
+    """Of all tokens, or of the rank's own where they come back from others."""
+    alone, shared = listed("qwen3-30b-a3b", 3), listed("qwen3-30b-a3b", 3, partition=Partition(dp=2, ep=2))
+    for operators in (alone, shared):
+        assert small(operators, "moe_output") == Elementwise("expert_copy", 3, 2048, 3 * 2048 * 4)
+    assert list(shared)[-2:] == ["moe_combine", "moe_output"]
+
+
+def test_kernels_of_mxfp4_sum_by_themselves() -> None:
+    assert {"moe_unpermute", "moe_output"}.isdisjoint(listed("gpt-oss-20b", 3, precision=Precision("mxfp4")))
+
+
+def test_generic_kernels_neither_copy_nor_leave_pairs_unsorted() -> None:
+    operators = listed("qwen3-30b-a3b", 1, "generic")
+    assert "moe_output" not in operators
+    assert small(operators, "moe_align").name == "moe_align"
+    assert small(operators, "moe_unpermute").name == "unpermute"
+
+
+def test_hybrid_models_copy_results_once() -> None:
+    found = iteration_operators(
+        load_model("qwen3-next-80b-a3b"),
+        ONE,
+        BF16,
+        Batch.decode([100]),
+        hybrid_kernels="compiled",
+        moe_kernels="vllm",
+    )
+    assert sum(each.count for each in found if each.name == "moe_output") == 48
+
+
+def test_unknown_kernels_are_refused() -> None:
+    with pytest.raises(InputError, match="moe_kernels: found 'sglang', expected one of generic, vllm"):
+        check_moe_kernels("sglang")
+
+
+def sum_us(gpu: str, tokens: int, experts: int, hidden: int) -> float:
+    """Of decodes at the clock of light loads."""
+    rows, law = tokens * experts, get_gpu("h200").clock
+    assert law is not None
+    priced = select_estimator("auto", get_gpu(gpu), BF16).price(
+        Elementwise("moe_sum", rows, hidden, 2 * hidden * (rows + tokens))
+    )
+    assert priced.is_estimate == (gpu != "h200")
+    return priced.time_us * (law.reference_mhz / law.light_mhz if tokens < 300 else 1.0)
+
+
+@pytest.mark.parametrize(
+    ("tokens", "experts", "hidden", "engine_us"),
+    [
+        *((1, 8, 2048, 4.7), (1, 10, 2048, 5.25), (1, 8, 7168, 4.7)),
+        *((1024, 8, 2048, 18.3), (1024, 10, 2048, 22.05), (1024, 8, 7168, 47.2)),
+    ],
+)
+def test_sums_take_as_long_as_in_other_steps(tokens: int, experts: int, hidden: int, engine_us: float) -> None:
+    """In single layers of eager engines (``tests/data/engine/vllm-eager-layers.json.gz``), which the table is not from;
+    their kernels were 4 to 6 % longer than in the steps that it is from."""
+    assert sum_us("h200", tokens, experts, hidden) == pytest.approx(engine_us, rel=0.08)
+
+
+@pytest.mark.parametrize(("tokens", "engine_us"), [(2, 5.1), (16, 5.7), (64, 6.2), (160, 6.8)])
+def test_sums_on_an_h100_take_as_long_as_there(tokens: int, engine_us: float) -> None:
+    """Kernels of Qwen3-30B-A3B, DP 2 and EP 2, in torch's profiler (docs/accuracy/engines.md); transferred."""
+    assert sum_us("h100", tokens, 8, 2048) == pytest.approx(engine_us, rel=0.1)
