@@ -410,23 +410,42 @@ STEP_KERNELS = r"Memcpy HtoD|Memcpy DtoH|_compute_slot_mapping|ArgMax|CUDAFuncto
 def compare_stages(name: str) -> list[Comparison]:
     """Kernels of whole prefills in the default mode, the head included."""
     found: list[Comparison] = []
-    profiles: list[dict[str, Any]] = read_measurement("vllm-host-default")["models"][name]["profiles"]
     model = iteration_model(name)
-    for profile in sorted(profiles, key=lambda each: str(each["label"])):
+    for profile in sorted(_profiles(name), key=lambda each: str(each["label"])):
         phase, _, tokens = profile["label"].partition("-")
         if phase != "prefill" or int(tokens) < TOKENS:
             continue
-        of_layers = (time_us for kernel, _, time_us in profile["by_kernel"] if not re.search(STEP_KERNELS, kernel))
-        measured_ms = sum(of_layers) / 1e3
+        measured_ms = _kernels_ms(profile)
         if measured_ms < SETTLING_MS:
             simulated_ms = (
                 price_lists([stage_operators(model, Batch.prefill([int(tokens)]))], model._pricing)[0].total_ps / 1e9
             )
         else:
-            cost = model.price_device([Batch.prefill([int(tokens)])])
-            simulated_ms = (cost.compute_ps - cost.host_ps) / 1e9
+            simulated_ms = _device_ms(model, Batch.prefill([int(tokens)]))
         found.append(Comparison(f"prefill of {tokens}", measured_ms, simulated_ms))
     return found
+
+
+def compare_decode(name: str) -> Comparison:
+    """Kernels of a whole decode of one request in a CUDA graph, at the clock of such a load, without what passes
+    between kernels."""
+    (profile,) = [profile for profile in _profiles(name) if profile["label"] == "decode-B1"]
+    decode = _device_ms(iteration_model(name), BATCHES["decode-B1"][1])
+    return Comparison("decode of 1", _kernels_ms(profile), decode)
+
+
+def _profiles(name: str) -> list[dict[str, Any]]:
+    return read_measurement("vllm-host-default")["models"][name]["profiles"]  # type: ignore[no-any-return]
+
+
+def _kernels_ms(profile: dict[str, Any]) -> float:
+    of_layers = (time_us for kernel, _, time_us in profile["by_kernel"] if not re.search(STEP_KERNELS, kernel))
+    return float(sum(of_layers) / 1e3)
+
+
+def _device_ms(model: IterationModel, batch: Batch) -> float:
+    cost = model.price_device([batch])
+    return (cost.compute_ps - cost.host_ps) / 1e9
 
 
 def main() -> None:
@@ -436,7 +455,7 @@ def main() -> None:
             mark = "eager" if step.is_eager else ""
             print(f"  {row.name:24s} {row.measured_ms * 1e3:8.1f} {row.simulated_ms * 1e3:8.1f} {mark}")
     for name in MODELS:
-        for row in compare_stages(name):
+        for row in (*compare_stages(name), compare_decode(name)):
             print(f"{name} {row.name}: {row.measured_ms:.2f} {row.simulated_ms:.2f} ms {row.error:+.1%}")
 
 

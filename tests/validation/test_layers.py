@@ -12,6 +12,7 @@ from tests.validation.layers_vs_engine import (
     LAYERS,
     MODELS,
     Step,
+    compare_decode,
     compare_stages,
     compare_steps,
     kernels_of,
@@ -66,9 +67,11 @@ LAYER_MISSES = {
     ("qwen3-next-80b-l8", "attention", "decode-B1"),
     ("deepseek-v3-l8", "experts", "decode-B1"),
 }
-"""8, 8, 10 and 8 % slow. Prices hold what passes between kernels in a graph, which these sums leave out: 0.4 us for
-each of 18 kernels of a layer of Qwen3-30B-A3B, whose whole decodes are 2 % fast. The router of DeepSeek has a kernel of
-its own (3 us instead of 8)."""
+"""9, 9, 11 and 8 % slow: layers are priced at the reference clock of 1,600 MHz, and this load leaves GPUs above it;
+whole decodes are compared at their clock. The router of DeepSeek has a kernel of its own (3 us instead of 8)."""
+DECODE_LIMITS = {"qwen3-8b": 0.03, "qwen3-30b-a3b": 0.03, "deepseek-v3-l8": 0.07, "qwen3-next-80b-l8": 0.17}
+"""1 and 2 % fast; 6 % fast, of which 0.19 ms pass while another kernel runs, too; 16 % fast, many small kernels of the
+delta rule being estimates by bytes."""
 EVERY = [(*layer, batch) for batch in BATCHES for layer in LAYERS]
 
 
@@ -120,3 +123,9 @@ def test_compiled_stages_take_as_long_as_their_kernels(name: str) -> None:
     assert len(rows) == 3
     for row in rows:
         assert abs(row.error) <= LIMIT, f"{row.name}: {row.error:+.1%}"
+
+
+@pytest.mark.parametrize(("name", "limit"), DECODE_LIMITS.items())
+def test_compiled_decodes_take_as_long_as_their_kernels(name: str, limit: float) -> None:
+    row = compare_decode(name)
+    assert abs(row.error) <= limit, f"{row.error:+.1%}"

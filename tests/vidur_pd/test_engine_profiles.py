@@ -178,3 +178,4 @@ def test_engines_decode_latents_by_flash_attention_on_hopper() -> None:
     assert [engine.dense_kernel for engine in found] == ["flashinfer", "deep_gemm", "deep_gemm", "deep_gemm"]
     assert [engine.rope_kernel for engine in found] == ["compiled", "compiled", "in_place", "in_place"]
     assert [engine.hybrid_kernels for engine in found] == ["compiled", "compiled", "fused", "fused"]
+    assert [engine.moe_kernels for engine in found] == ["vllm", "vllm", "generic", "generic"]
