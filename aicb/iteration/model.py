@@ -493,7 +493,7 @@ class IterationModel:
 
     def _as_run(self, listed: Iterable[Operator]) -> list[Operator]:
         """Operators outside experts as the engine's kernels run them."""
-        return as_run(listed, self.quant_kernel, self.dense_kernel)
+        return as_run(listed, self.quant_kernel, self.dense_kernel, self.moe_kernels)
 
     def _shared_expert_operators(self, tokens: int, stage: int) -> list[Operator]:
         return [each for each in self._token_operators(tokens, stage) if each.name in SHARED_EXPERT_OPERATORS]

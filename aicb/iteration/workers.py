@@ -240,7 +240,8 @@ class WorkersModel:
         )
         own = [each for each in listed if each.phase is not Phase.EXPERTS]
         routed = [each for each in listed if each.phase is Phase.EXPERTS]
-        listed = [*as_run(own, self.attention.quant_kernel, self.attention.dense_kernel), *routed]
+        own = as_run(own, self.attention.quant_kernel, self.attention.dense_kernel, self.attention.moe_kernels)
+        listed = [*own, *routed]
         priced = price_operators(listed, self._ffn_pricing)
         gaps_us = self.attention.host.gap_us * count_launches(0, [], listed).eager
         popularity = None if profile is None else profile.popularity(distinct)

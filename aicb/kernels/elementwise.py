@@ -38,6 +38,7 @@ KERNELS: Mapping[str, float | None] = {
     **{"merge_states": 6.0, "index_write": 3.0 + _SCALE, "index_gather": 2.0 + 2 * _SCALE, "latent_gather": 4.0},
     **{"latent_gather_fp8": 3.0, "latent_gather_sparse_fp8": 2.0 + _SPARSE_LATENT, "moe_align": 4.0},
     **{"group_quant": 3.0 + _SCALE, "rope_latent": 4.0, "silu_and_mul": 6.0, "moe_sum": 2.0, "expert_copy": 4.0},
+    "topk_softmax": 2.0,
     **{"gating": None, "assemble_k": None, "state_copy": None, "layer_norm": None},
     **{"delta_copy": None, "delta_norm": None, "delta_prepare": None, "delta_decode": None, "offset_norm": None},
     **{"gated_head_norm": None, "expert_gate": None},
@@ -142,7 +143,8 @@ class Elementwise(Kernel):
                 yield point("rope", "bf16", {**shape, "d_qk": _rotary_dim(place)}, tag=place.tag, priority=1)
             case "topk" | "grouped_topk":
                 k = next(layer.ffn for layer in place.model.layers if isinstance(layer.ffn, MoeFfn)).experts_per_token
-                yield point(self.name, "", {**shape, "experts_per_token": k}, tag=place.tag, priority=1)
+                for kernel in (self.name, *(("topk_softmax",) if self.name == "topk" else ())):
+                    yield point(kernel, "", {**shape, "experts_per_token": k}, tag=place.tag, priority=1)
                 yield point("moe_align", "", {**shape, "experts_per_token": k}, tag=place.tag, priority=1)
                 rows = {"m": place.tokens * k, "n": place.model.hidden, "experts_per_token": k}
                 yield point("permute", "bf16", rows, tag=place.tag, priority=1)

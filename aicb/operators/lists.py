@@ -283,7 +283,7 @@ def iteration_operators(
         hybrid_kernels=hybrid_kernels,
     )
     return [
-        *as_run(listed, quant_kernel, dense_kernel),
+        *as_run(listed, quant_kernel, dense_kernel, moe_kernels),
         *expert_operators(
             model,
             partition,

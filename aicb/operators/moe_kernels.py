@@ -5,6 +5,7 @@ vectorised kernel sums the results of a token's experts where the layer needs th
 looked at kernel by kernel. ``vllm``: what vLLM 0.24.0 runs (kernels of steps and layers on an H200,
 ``tests/data/engine/vllm-host-default.json.gz`` and ``vllm-eager-layers.json.gz``):
 
+- of 128 and more experts its own kernel chooses, by softmax of scores in bf16 (``topkGating``);
 - few pairs are not sorted, one number is filled in instead (``fused_moe/fused_moe.py``, ``naive_block_assignment``);
 - its own kernel activates (``silu_and_mul``), also where the rest of the model is compiled;
 - results of more than four experts are summed by torch (``moe_sum`` in ``csrc/moe/moe_align_sum_kernels.cu`` has
@@ -14,6 +15,8 @@ looked at kernel by kernel. ``vllm``: what vLLM 0.24.0 runs (kernels of steps an
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from dataclasses import replace
 from typing import Literal, get_args
 
 from aicb.kernels.elementwise import Elementwise
@@ -28,6 +31,8 @@ MoeKernels = Literal["generic", "vllm"]
 UNSORTED_SHARE = 4
 """vLLM's Triton kernel takes pairs as they come where so many times their number is no more than the experts and no
 other rank has some of these."""
+CHOOSING_EXPERTS = 128
+"""The fewest experts for which its kernel was measured; among fewer, the other one's times stand for it."""
 SUMMED_BY_VLLM = 4
 """Experts of a token up to which vLLM sums results by kernels of its own."""
 
@@ -36,6 +41,20 @@ def check_moe_kernels(chosen: str) -> None:
     """Raises: InputError, no such kernels."""
     if chosen not in get_args(MoeKernels):
         raise InputError(f"moe_kernels: found {chosen!r}, expected one of {', '.join(get_args(MoeKernels))}")
+
+
+def chosen_by(kernels: MoeKernels, operators: Iterable[Operator]) -> list[Operator]:
+    """The operators, among which is the choice of experts by their scores, as ``kernels`` do it."""
+    if kernels == "generic":
+        return list(operators)
+    return [_by_softmax(each) if each.name == "topk" else each for each in operators]
+
+
+def _by_softmax(operator: Operator) -> Operator:
+    kernel = operator.kernel
+    if not isinstance(kernel, Elementwise) or kernel.name != "topk" or kernel.cols < CHOOSING_EXPERTS:
+        return operator
+    return replace(operator, kernel=replace(kernel, name="topk_softmax"))
 
 
 def are_sorted(moe: MoeFfn, tokens: int) -> bool:
@@ -61,8 +80,7 @@ def activated(operator: Operator, kernels: MoeKernels) -> Operator:
     kernel = operator.kernel
     if kernels == "generic" or not isinstance(kernel, Elementwise) or kernel.name != "silu_mul":
         return operator
-    made = Elementwise("silu_and_mul", kernel.rows, kernel.cols, kernel.moved_bytes)
-    return Operator(operator.name, made, operator.count, operator.phase, operator.cost, 0)
+    return replace(operator, kernel=replace(kernel, name="silu_and_mul"))
 
 
 def summed(moe: MoeFfn, shape: RankShape, pairs: float, tokens: float, kernels: MoeKernels) -> Operator:

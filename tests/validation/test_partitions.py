@@ -55,7 +55,7 @@ PROMPT_MISSES = {
 }
 """Bound by the host, likewise; with experts apart that host took 130 ms for an eager iteration of any length."""
 DECODE_MISSES = {(EXPERTS_APART, "decode of 64 x 512")}
-"""7.3 % fast."""
+"""7.6 % fast."""
 HYBRID_MISSES = {f"decode of {batch}" for batch in ("1 x 512", "1 x 4096", "8 x 4096", "32 x 4096", "256 x 512")}
 
 
@@ -64,7 +64,7 @@ decodes, prompts = cache(compare_decodes), cache(compare_prompts)
 
 @pytest.mark.parametrize("server", SERVERS)
 def test_batches_decode_as_measured(server: str) -> None:
-    """Experts apart: 2.3 to 7.3 % fast (7.3 to 15.5 % before experts were priced as vLLM runs them there)."""
+    """Experts apart: 2.5 to 7.6 % fast (7.3 to 15.5 % before experts were priced as vLLM runs them there)."""
     rows = decodes(server)
     assert len(rows) == 7
     for row in rows:
@@ -96,7 +96,7 @@ def test_prompts_take_as_long_as_measured_unless_the_host_holds_them_up(server: 
     [
         *(server for server in SERVERS if server != EXPERTS_APART),
         pytest.param(
-            EXPERTS_APART, marks=pytest.mark.xfail(strict=True, reason="14.6 %: prompts that the host holds up")
+            EXPERTS_APART, marks=pytest.mark.xfail(strict=True, reason="15.0 %: prompts that the host holds up")
         ),
     ],
 )
@@ -182,15 +182,17 @@ def test_later_engines_decode_as_measured_from_32_requests_on(server: str) -> No
 
 AGAIN_RUNS = (*RUNS, LATER_RUNS[-1])
 AGAIN_MISSES = {
-    ("tp2-qwen3-30b-a3b-later", "serve_6.0"): ("tpot P90", "e2e P90"),
+    ("tp2-qwen3-30b-a3b-later", "serve_6.0"): ("tpot P90",),
     ("dp2-ep2-qwen3-30b-a3b-later", "serve_burst"): ("tpot mean", "tpot P90", "e2e P90"),
+    ("dp2-ep2-qwen3-30b-a3b-later", "serve_6.0"): ("ttft P90",),
 }
-"""11 and 8 % fast; 7, 8 and 10 % fast. Blind, with experts of an H200: 9 and 6; 5 (no miss), 8 and 9 %."""
+"""10 % fast; 7, 9 and 10 % fast; 27 % slow, of 119 requests near what the engine can serve. Blind, with experts of an
+H200: 9; 5 (no miss), 8 and 9; 8 % (no miss)."""
 
 
 @pytest.mark.parametrize("server", AGAIN)
 def test_with_its_own_host_an_engine_is_simulated_within_limits(server: str) -> None:
-    """Never fitted to: blind 5.7 and 5.4 % in the mean of 12 prompts and 8 decodes, now 5.3 and 5.5 %."""
+    """Never fitted to: blind 5.7 and 5.4 % in the mean of 12 prompts and 8 decodes, now 5.3 and 5.7 %."""
     rows = [*compare_prompts(server, OWN), *compare_decodes(server, OWN)]
     assert len(rows) == 20
     assert np.mean([abs(row.error) for row in rows]) <= 0.06

@@ -11,6 +11,7 @@ MEAN = {"ttft": 0.10, "tpot": 0.04, "e2e": 0.04}
 P90 = 0.12
 MISSES = {
     ("qwen3-30b-a3b", "serve_2.0", "ttft"),  # one request of 40 that took 647 ms
+    ("qwen3-30b-a3b", "serve_12.0", "tpot"),  # 4.1 % fast; decodes of 32 and more are 2 to 4 % fast
 }
 """Means that miss (docs/accuracy/engines.md), and have to be taken off this list once they do not."""
 

@@ -190,8 +190,8 @@ class EngineConfig(Section):
     """Of fp8 experts: grouped products of DeepGEMM, or vLLM's fused Triton kernel, where every rank holds all experts.
     Others run in a kernel like the latter in any case."""
     moe_kernels: Literal["generic", "vllm"]
-    """Around products of experts that gather their rows, bf16 or by Triton: vLLM's, which sorts no few tokens, sums
-    more than four experts by torch and copies the sums; or one that sums, after sorting in bf16."""
+    """Around products of experts that gather their rows, bf16 or by Triton: vLLM's, which leave few tokens unsorted,
+    sum more than four experts by torch and copy the sums; or one that sums, after sorting in bf16."""
     expert_dispatch: ExpertDispatchConfig
     """To experts that data-parallel ranks share (``ep`` = ``tp``·``dp``, ``dp`` > 1)."""
     mla_kernel: Literal["flash_mla", "fa3"]

@@ -39,6 +39,7 @@ class VllmOps:
             "group_quant": ("_C", "per_token_group_fp8_quant", _quant),
             "kv_write": ("_C_cache_ops", "reshape_and_cache_flash", _kv_write),
             "topk": ("_moe_C", "topk_softmax", _topk),
+            "topk_softmax": ("_moe_C", "topk_softmax", _topk),
             "unpermute": ("_moe_C", "moe_sum", _sum),
             "moe_align": ("_moe_C", "moe_align_block_size", _align),
         }
@@ -187,7 +188,7 @@ def _kv_write(p: Point) -> Kernel:
 
 def _topk(p: Point) -> Kernel:
     k = p["experts_per_token"]
-    logits = normal(p["m"], p["n"], device="cuda", dtype=torch.float32)
+    logits = normal(p["m"], p["n"], device="cuda", dtype=torch.float32 if p.op == "topk" else torch.bfloat16)
     weights = torch.empty(p["m"], k, device="cuda")
     ids, sources = (torch.empty(p["m"], k, dtype=torch.int32, device="cuda") for _ in range(2))
 

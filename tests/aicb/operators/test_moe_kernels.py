@@ -56,6 +56,24 @@ def test_few_pairs_are_not_sorted(model: str, precision: Precision, most: int) -
     assert small(more, "moe_align").name == "moe_align"
 
 
+@pytest.mark.parametrize(
+    ("model", "kernel"),
+    [("qwen3-30b-a3b", "topk_softmax"), ("mixtral-8x7b", "topk"), ("deepseek-v3", "grouped_topk")],
+)
+def test_its_own_kernel_chooses_among_128_and_more_experts_by_softmax(model: str, kernel: str) -> None:
+    batch = Batch.decode([100] * 3)
+    by_kernels = {
+        kernels: {
+            each.name: each
+            for each in iteration_operators(load_model(model), ONE, BF16, batch, moe_kernels=kernels)  # type: ignore[arg-type]
+        }
+        for kernels in ("generic", "vllm")
+    }
+    assert small(by_kernels["vllm"], "topk").name == kernel
+    assert small(by_kernels["generic"], "topk").name == kernel.removesuffix("_softmax")
+    assert small(by_kernels["vllm"], "topk").moved_bytes == small(by_kernels["generic"], "topk").moved_bytes
+
+
 def test_pairs_are_always_sorted_where_ranks_share_experts() -> None:
     assert small(listed("qwen3-30b-a3b", 1, partition=Partition(dp=2, ep=2)), "moe_align").name == "moe_align"
 
