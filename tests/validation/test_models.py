@@ -6,22 +6,20 @@ import numpy as np
 import pytest
 import yaml
 
-from aicb.data import FOLDER as DATA
-from aicb.iteration.host import MEDIAN_HOST, HostModel, known_hosts
+from aicb.data import FOLDER
+from aicb.iteration.host import MEDIAN_HOST, HostModel
 from aicb.iteration.launches import CALLS, FIRST, SHARED
-from tests.validation.engine_figures import FOLDER
 from tests.validation.partitions_vs_engine import (
     MODELS,
     OWN,
-    STAMPED,
     compare_decodes,
     compare_prompts,
     compare_serving,
     measurement,
 )
+from tests.validation.unknown_hosts import median_of, recorded_hosts
 from vidur_pd.metrics.sources import OTHER_HOST_ERROR, OWN_HOST_ERROR
 
-HOSTS = DATA / "hosts"
 GPT_OSS = ("tp1-gpt-oss-20b", "tp1-gpt-oss-20b-later")
 """Its mxfp4 products were measured after its engine, apart from it."""
 KNOWN_KERNELS = [server for server in MODELS if server not in GPT_OSS]
@@ -137,22 +135,10 @@ def test_calls_of_experts_chosen_by_corrected_scores_launch_as_long_as_counted()
     assert min(same_machine) < host_us < max(same_machine)
 
 
-RECORDED = [name for name in known_hosts() if name != MEDIAN_HOST]
-
-
-def recorded_hosts() -> list[dict[str, float]]:
-    """What was recorded of 17 hosts; of the first only launches, other times of its file are those of another."""
-    files = [FOLDER / "xeon-vm-32-h100.yaml", *(HOSTS / f"{name}.yaml" for name in RECORDED)]
-    stamped = [measurement(server)["host"] for server in STAMPED]
-    return [*stamped, *(yaml.safe_load(file.read_text("utf-8")) for file in files)]
-
-
 def test_hosts_differ_as_stated_errors_say() -> None:
     """Of 17 recordings the default is the fastest. Two machines with 16 cores differed by 1.8 within half an hour."""
-    launches_us, default_us = (
-        np.array([host["eager_launch_us"] for host in recorded_hosts()]),
-        HostModel().eager_launch_us,
-    )
+    launches_us = np.array([host["eager_launch_us"] for host in recorded_hosts().values()])
+    default_us = HostModel().eager_launch_us
     assert len(launches_us) == 17
     assert launches_us.min() == default_us
     for expected_us, error in ((np.median(launches_us), OWN_HOST_ERROR), (default_us, OTHER_HOST_ERROR)):
@@ -162,10 +148,7 @@ def test_hosts_differ_as_stated_errors_say() -> None:
 
 
 def test_the_host_of_virtual_machines_is_the_median_of_what_was_recorded() -> None:
-    recorded = recorded_hosts()
-    whole = [host for host in recorded if host["eager_launch_us"] != HostModel().eager_launch_us]
-    median = yaml.safe_load((HOSTS / f"{MEDIAN_HOST}.yaml").read_text("utf-8"))
-    for name, time_us in median.items():
-        if name != "source":
-            hosts = recorded if name == "eager_launch_us" else whole
-            assert time_us == pytest.approx(np.median([host[name] for host in hosts if host.get(name)]), rel=0.02), name
+    found = median_of(recorded_hosts().values())
+    stated = yaml.safe_load((FOLDER / "hosts" / f"{MEDIAN_HOST}.yaml").read_text("utf-8"))
+    stated.pop("source")
+    assert {name: found[name] for name in stated} == pytest.approx(stated, rel=0.02)

@@ -212,7 +212,7 @@ class EngineConfig(Section):
     vLLM's, compiled, which take projections apart and join them in copies."""
     host: Annotated[str, Field(min_length=1)] = "xeon-vm-32"
     """What launches kernels: a measured host (``aicb/data/hosts``), or a YAML file like those. The default is the
-    fastest that was measured, ``virtual-machine`` the median."""
+    fastest that was measured, ``virtual-machine`` the median, the better guess where cores are shared."""
     estimator: EstimatorName = "auto"
     """Prices kernels: ``interpolation`` of the GPU's measured table, a random ``forest`` on it, ``transfer`` of the
     H200's utilisation, or the ``roofline``. ``auto`` interpolates what the GPU's table has and transfers the rest."""
