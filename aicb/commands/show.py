@@ -128,7 +128,7 @@ def show(
     dense_kernel: Annotated[str, typer.Option(help="Of other fp8 products: deep_gemm or flashinfer.")] = "deep_gemm",
     rope_kernel: Annotated[str, typer.Option(help="Of RoPE of latents: in_place or compiled.")] = "in_place",
     hybrid_kernels: Annotated[str, typer.Option(help="Around gated delta rules: fused or compiled.")] = "fused",
-    moe_kernels: Annotated[str, typer.Option(help="Around experts' products: generic or vllm.")] = "generic",
+    moe_kernels: Annotated[str, typer.Option(help="Around experts' products: generic, sglang or vllm.")] = "generic",
     as_json: AsJson = False,
 ) -> None:
     """List the operators of one iteration on one rank, with shapes, FLOPs, bytes and weights.

@@ -52,7 +52,7 @@ from aicb.operators.gqa import GqaKernel, check_gqa_kernel
 from aicb.operators.hybrid_kernels import HybridKernels, check_hybrid_kernels
 from aicb.operators.lists import attention_operators, expert_operators, ffn_counts, head_operators, token_operators
 from aicb.operators.mla import MlaKernel, RopeKernel, check_mla_kernel, check_rope_kernel
-from aicb.operators.moe_kernels import MoeKernels, check_moe_kernels
+from aicb.operators.moe_kernels import MoeKernels, check_moe_kernels, moe_kernels_of
 from aicb.operators.operator import Communication, Operator
 from aicb.operators.quantisation import QuantKernel, check_quant_kernel
 from boundary.errors import InputError
@@ -171,7 +171,8 @@ class IterationModel:
         check_rope_kernel(rope_kernel)
         check_hybrid_kernels(hybrid_kernels)
         check_moe_kernels(moe_kernels)
-        self.experts_kernel, self.moe_kernels = experts_kernel, moe_kernels
+        self.experts_kernel = experts_kernel
+        self.moe_kernels = moe_kernels_of(moe_kernels, model, partition, precision)
         self.rope_kernel, self.hybrid_kernels = rope_kernel, hybrid_kernels
         self.mla_kernel, self.gqa_kernel = mla_kernel, gqa_kernel
         self.quant_kernel, self.dense_kernel, self.dispatch = quant_kernel, dense_kernel, dispatch

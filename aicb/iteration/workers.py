@@ -48,6 +48,8 @@ class AttentionWorkerModel(IterationModel):
         """The arguments of `IterationModel`; the partition is that of attention workers."""
         self._split = split
         super().__init__(model, split.attention, precision, gpu, **options)
+        if self.moe_kernels == "sglang":
+            self.moe_kernels = "generic"  # shared experts are where the split has them
 
     @property
     def estimator(self) -> Estimator:

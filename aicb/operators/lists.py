@@ -35,7 +35,7 @@ from aicb.operators.dense_kernel import DenseKernel, as_run
 from aicb.operators.dispatch import DEEPEP, ExpertDispatch
 from aicb.operators.experts_kernel import ExpertsKernel
 from aicb.operators.hybrid_kernels import HybridKernels, residual_norms
-from aicb.operators.moe_kernels import MoeKernels
+from aicb.operators.moe_kernels import MoeKernels, moe_kernels_of
 from aicb.operators.operator import Communication, Operator
 from aicb.operators.quantisation import QuantKernel
 
@@ -271,6 +271,7 @@ def iteration_operators(
     if group_tokens is None:
         group_tokens = tokens * partition.dp if shares_experts else tokens
     parallel = (model, partition, precision)
+    moe_kernels = moe_kernels_of(moe_kernels, *parallel)
     listed = token_operators(
         *parallel, tokens=tokens, stage=stage, rope_kernel=rope_kernel, hybrid_kernels=hybrid_kernels
     )

@@ -40,6 +40,7 @@ from aicb.operators.moe_kernels import (
     activated,
     are_sorted,
     copied_results,
+    fused,
     sorted_pairs,
     summed,
     unsorted_pairs,
@@ -72,6 +73,8 @@ def expert_operators(
         return []
     load = load or expected_load(moe, shape.partition, distinct)
     if not is_dispatched:
+        if moe_kernels == "sglang":
+            moe, load = fused(moe, load, tokens)
         copies = [copied_results(tokens, shape)] if moe_kernels == "vllm" else []
         if shape.is_fp8 and experts_kernel == "triton":
             return [*_gathered_tokens(moe, shape, tokens, load, moe_kernels), *copies]

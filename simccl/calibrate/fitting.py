@@ -21,7 +21,7 @@ from simccl.communicator.gpus import Gpu
 from simccl.communicator.shape import CommunicatorShape
 from simccl.nccl.correction import Correction, check_correction, thread_share
 from simccl.nccl.point_to_point import MessageCosts, message_costs
-from simccl.planning.calibration import Calibration, Case, Fit
+from simccl.planning.calibration import Calibration, Case, Fit, shipped_calibration
 from simccl.planning.choice import choose_at
 from simccl.planning.cost_model import algorithm_costs
 
@@ -42,7 +42,8 @@ class _Point(NamedTuple):
 
 
 def fit_calibration(measurements: Iterable[Measurement], gpu: Gpu, source: str) -> Calibration:
-    """Corrections for every case that was measured, the median of repeated points.
+    """Corrections for every case that was measured, the median of repeated points; between nodes by the same algorithms
+    as the shipped calibration's.
 
     Raises:
         InputError: ranks that do not divide evenly over nodes, or no measurement of two or more ranks.
@@ -55,7 +56,9 @@ def fit_calibration(measurements: Iterable[Measurement], gpu: Gpu, source: str) 
     if not cases:
         raise InputError("measurements: found none of two or more ranks")
     fits = {case: _fit(case, _medians(points), gpu) for case, points in cases.items()}
-    return Calibration(gpu.name, source, fits)
+    shipped = shipped_calibration(gpu.name)
+    between_nodes = frozenset[Algorithm]() if shipped is None else shipped.between_nodes
+    return Calibration(gpu.name, source, fits, between_nodes=between_nodes)
 
 
 def _arranged(measured: Measurement | Case, gpu: Gpu) -> CommunicatorShape:

@@ -1,16 +1,16 @@
 """Calibrations: the corrections of NCCL's cost model that were fitted to measurements of one GPU type.
 
 One correction (`simccl.nccl.correction`) per GPU type, ranks, nodes, operation, algorithm and protocol; other rank
-counts of one node take the nearest. What was not measured keeps NCCL's constants, and so does everything between nodes
-where no measurement has several nodes. NCCL's choice is left as it is; where a measurement does not say which pair ran,
-the model does.
+counts of one node take the nearest. Between nodes those algorithms that a calibration names take the corrections of one
+node. What was not measured keeps NCCL's constants. NCCL's choice is left as it is; where a measurement does not say
+which pair ran, the model does.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from functools import lru_cache
 from importlib import resources
 from math import log
@@ -41,6 +41,11 @@ class Case:
         """The words of the case, for messages."""
         return self.op, self.algorithm, self.protocol, f"{self.ranks} ranks", f"{self.nodes} nodes"
 
+    def inside_a_node(self) -> Case:
+        """The same among the GPUs of one of its nodes, where NVLS takes the place of its tree."""
+        algorithm = Algorithm.NVLS if self.algorithm == Algorithm.NVLS_TREE else self.algorithm
+        return replace(self, ranks=self.ranks // self.nodes, nodes=1, algorithm=algorithm)
+
     def distance(self, other: Case) -> float:
         """Distance of two cases that differ in ranks and nodes only; infinite where one has a single node."""
         if (self.op, self.algorithm, self.protocol) != (other.op, other.algorithm, other.protocol):
@@ -70,15 +75,23 @@ class Calibration:
     fits: Mapping[Case, Fit]
     also: Calibration | None = None
     """Calibration that has cases of exactly these ranks which were not measured here."""
+    between_nodes: frozenset[Algorithm] = frozenset()
+    """Algorithms that are corrected between nodes as inside one, where no measurement has several nodes."""
 
     def correction(self, case: Case) -> Correction | None:
         """The correction of the case, of the nearest number of ranks, or None where nothing near was measured."""
+        measured = self._measured(case)
+        if measured is None and case.nodes > 1 and case.algorithm in self.between_nodes:
+            return self._measured(case.inside_a_node())
+        return measured
+
+    def _measured(self, case: Case) -> Correction | None:
         for calibration in (self, self.also):
             if calibration is not None and case in calibration.fits:
                 return calibration.fits[case].correction
         nearest = min(self.fits, key=case.distance, default=None)
         if nearest is None or case.distance(nearest) == float("inf"):
-            return None if self.also is None else self.also.correction(case)
+            return None if self.also is None else self.also._measured(case)
         return self.fits[nearest].correction
 
 
@@ -112,12 +125,15 @@ def read_calibration(source: Path) -> Calibration:
 def write_calibration(calibration: Calibration, destination: Path) -> None:
     """Writes JSON, one line per case."""
     cases = sorted(calibration.fits.items(), key=lambda item: item[0].label())
-    head = {"gpu": calibration.gpu, "source": calibration.source}
+    head: dict[str, str | list[str]] = {"gpu": calibration.gpu, "source": calibration.source}
     if calibration.also is not None:
         head["also"] = calibration.also.gpu
+    if calibration.between_nodes:
+        head["between_nodes"] = sorted(calibration.between_nodes)
     lines = [json.dumps(asdict(case) | _rounded(fit)) for case, fit in cases]
     body = ",\n  ".join(lines)
-    text = json.dumps(head, indent=1)[:-2] + f',\n "fits": [\n  {body}\n ]\n}}\n'
+    members = ",\n ".join(f"{json.dumps(name)}: {json.dumps(value)}" for name, value in head.items())
+    text = f'{{\n {members},\n "fits": [\n  {body}\n ]\n}}\n'
     write_atomically(destination, text)
 
 
@@ -136,7 +152,8 @@ def _parsed(place: str, text: str) -> Calibration:
     try:
         fits = dict(_fit(row, f"{place} fits[{number}]") for number, row in enumerate(data["fits"]))
         also = shipped_calibration(gpu_named(data["also"]).name) if "also" in data else None
-        return Calibration(str(data["gpu"]), str(data["source"]), fits, also)
+        between_nodes = frozenset(name_of(name) for name in data.get("between_nodes", []))
+        return Calibration(str(data["gpu"]), str(data["source"]), fits, also, between_nodes)
     except InputError:
         raise
     except KeyError as error:

@@ -1,3 +1,4 @@
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -69,6 +70,27 @@ def test_what_was_not_measured_is_not_corrected() -> None:
     assert found.correction(case(8, op=Collective.ALL_GATHER)) is None
 
 
+def test_between_nodes_the_named_algorithms_are_corrected_as_inside_one() -> None:
+    """16 ranks on two nodes: eight in each."""
+    ring, nvls = case(8), Case(AR, 4, 1, Algorithm.NVLS, Protocol.SIMPLE)
+    named = frozenset({Algorithm.NVLS_TREE})
+    found = replace(calibration(ring, nvls), between_nodes=named)
+    of_tree = found.correction(Case(AR, 16, 2, Algorithm.NVLS_TREE, Protocol.SIMPLE))
+    assert of_tree is not None
+    assert of_tree.latency_factor == 4
+    assert found.correction(case(16, nodes=2)) is None
+    of_ring = replace(found, between_nodes=named | {Algorithm.RING}).correction(case(16, nodes=2))
+    assert of_ring is not None
+    assert of_ring.latency_factor == 8
+
+
+def test_measurements_between_nodes_come_before_those_inside_one() -> None:
+    found = replace(calibration(case(8), case(32, nodes=4)), between_nodes=frozenset({Algorithm.RING}))
+    correction = found.correction(case(16, nodes=2))
+    assert correction is not None
+    assert correction.latency_factor == 32
+
+
 def test_exact_cases_of_another_gpu_come_before_near_ones_of_this() -> None:
     found = calibration(case(4), also=calibration(case(8)))
     for ranks, taken in ((4, 4), (8, 8), (6, 4)):
@@ -80,9 +102,9 @@ def test_exact_cases_of_another_gpu_come_before_near_ones_of_this() -> None:
 def test_a_calibration_survives_its_file(tmp_path: Path) -> None:
     file = tmp_path / "c.json"
     fits = {case(2): Fit(Correction(0.5, 0.25, 1.5, 2.0), 7, 0.01), case(4): Fit(Correction(), 3, 0.5)}
-    write_calibration(Calibration("a100", "made up", fits), file)
-    found = read_calibration(file)
-    assert (found.gpu, found.source, found.fits) == ("a100", "made up", fits)
+    written = Calibration("a100", "made up", fits, between_nodes=frozenset({Algorithm.RING, Algorithm.NVLS_TREE}))
+    write_calibration(written, file)
+    assert read_calibration(file) == written
 
 
 @pytest.mark.parametrize("text", ["", "[]", '{"gpu": "h100"}', '{"gpu": "h100", "source": "", "fits": [{"op": "x"}]}'])

@@ -117,17 +117,19 @@ def test_a_resolved_configuration_reads_as_itself() -> None:
     assert SimulationConfig.model_validate(found.model_dump(mode="json")) == found
 
 
-def test_vllm_runs_its_own_kernel_where_every_rank_has_all_experts() -> None:
-    """``oracle/fp8.py``: on SM90 Triton first without expert parallelism."""
+def test_engines_run_tritons_kernel_where_every_rank_has_all_experts() -> None:
+    """vLLM, ``oracle/fp8.py``: on SM90 Triton first without expert parallelism; SGLang, ``quantization/fp8.py``: Triton
+    without an all-to-all of DeepEP."""
     pools = [
         pool("whole", "mixed"),
         pool("shared", "mixed", tp=2, ep=2),
         pool("old", "mixed", hardware="a100"),
         pool("hopper", "mixed", hardware="h20"),
-        pool("other", "mixed", engine={"framework": "sglang"}),
+        pool("sglang", "mixed", engine={"framework": "sglang"}),
+        pool("other", "mixed", engine={"framework": "trtllm"}),
     ]
-    found = engines(*pools, engine={})
-    assert [engine.experts_kernel for engine in found] == ["triton", "deep_gemm", "deep_gemm", "triton", "deep_gemm"]
+    found = [engine.experts_kernel for engine in engines(*pools, engine={})]
+    assert found == ["triton", "deep_gemm", "deep_gemm", "triton", "triton", "deep_gemm"]
     kept = engines(*pools[:1], engine={"experts_kernel": "deep_gemm"})
     assert kept[0].experts_kernel == "deep_gemm"
 
@@ -178,4 +180,4 @@ def test_engines_decode_latents_by_flash_attention_on_hopper() -> None:
     assert [engine.dense_kernel for engine in found] == ["flashinfer", "deep_gemm", "deep_gemm", "deep_gemm"]
     assert [engine.rope_kernel for engine in found] == ["compiled", "compiled", "in_place", "in_place"]
     assert [engine.hybrid_kernels for engine in found] == ["compiled", "compiled", "fused", "fused"]
-    assert [engine.moe_kernels for engine in found] == ["vllm", "vllm", "generic", "generic"]
+    assert [engine.moe_kernels for engine in found] == ["vllm", "vllm", "sglang", "generic"]

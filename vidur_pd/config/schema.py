@@ -11,6 +11,7 @@ from pydantic import AfterValidator, Field, ValidationInfo, create_model, model_
 from aicb.operators.dense_kernel import DenseKernel
 from aicb.operators.dispatch import DispatchKind
 from aicb.operators.experts_kernel import ExpertsKernel
+from aicb.operators.moe_kernels import MoeKernels
 from aicb.operators.quantisation import QuantKernel
 from boundary.fields import Count, NotBool, Number, PositiveSeconds, Section, Seed, Share
 from boundary.quoting import quoted
@@ -189,9 +190,10 @@ class EngineConfig(Section):
     experts_kernel: ExpertsKernel
     """Of fp8 experts: grouped products of DeepGEMM, or vLLM's fused Triton kernel, where every rank holds all experts.
     Others run in a kernel like the latter in any case."""
-    moe_kernels: Literal["generic", "vllm"]
+    moe_kernels: MoeKernels
     """Around products of experts that gather their rows, bf16 or by Triton: vLLM's, which leave few tokens unsorted,
-    sum more than four experts by torch and copy the sums; or one that sums, after sorting in bf16."""
+    sum more than four experts by torch and copy the sums; or one that sums, after sorting in bf16. SGLang's are the
+    latter, with the shared expert of DeepSeek-V3 or GLM-4.5 as one more routed expert where no ranks share experts."""
     expert_dispatch: ExpertDispatchConfig
     """To experts that data-parallel ranks share (``ep`` = ``tp``·``dp``, ``dp`` > 1)."""
     mla_kernel: Literal["flash_mla", "fa3"]

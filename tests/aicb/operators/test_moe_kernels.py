@@ -7,13 +7,14 @@ import pytest
 from aicb import Batch
 from aicb.estimators.selection import select_estimator
 from aicb.kernels.elementwise import Elementwise
+from aicb.kernels.grouped_gemm import GroupedGemm
 from aicb.measurements.gpu import get_gpu
 from aicb.model.catalog import load_model
 from aicb.model.partition import Partition
 from aicb.model.precision import Precision
 from aicb.operators.dispatch import ExpertDispatch
 from aicb.operators.lists import expert_operators, iteration_operators
-from aicb.operators.moe_kernels import MoeKernels, check_moe_kernels
+from aicb.operators.moe_kernels import MoeKernels, check_moe_kernels, moe_kernels_of
 from aicb.operators.operator import Operator
 from boundary.errors import InputError
 from tests.validation.engine_figures import read_measurement
@@ -123,8 +124,8 @@ def test_hybrid_models_copy_results_once() -> None:
 
 
 def test_unknown_kernels_are_refused() -> None:
-    with pytest.raises(InputError, match="moe_kernels: found 'sglang', expected one of generic, vllm"):
-        check_moe_kernels("sglang")
+    with pytest.raises(InputError, match="moe_kernels: found 'torch', expected one of generic, sglang, vllm"):
+        check_moe_kernels("torch")
 
 
 def sum_us(gpu: str, tokens: int, experts: int, hidden: int) -> float:
@@ -158,3 +159,57 @@ def test_sums_on_an_h100_take_as_long_as_there() -> None:
     }
     assert sorted(measured) == [2, 16, 64, 160]
     assert {tokens: sum_us("h100", tokens, 8, 2048) for tokens in measured} == pytest.approx(measured, rel=0.1)
+
+
+WITH_FUSED_EXPERTS = {"deepseek-v3": 257, "glm-4.5": 161, "glm-4.5-air": 129}
+
+
+def of_iteration(model: str, tokens: int, partition: Partition, precision: Precision) -> dict[str, Operator]:
+    operators = iteration_operators(
+        load_model(model), partition, precision, Batch.decode([1024] * tokens), moe_kernels="sglang"
+    )
+    return {operator.name: operator for operator in operators}
+
+
+@pytest.mark.parametrize("precision", [BF16, FP8])
+@pytest.mark.parametrize(("model", "experts"), WITH_FUSED_EXPERTS.items())
+def test_sglangs_shared_expert_is_one_more_routed_expert(model: str, experts: int, precision: Precision) -> None:
+    """Every token chooses it: as many rows more as there are tokens, on one expert more."""
+    tokens, partition = 6, Partition(tp=8)
+    found = of_iteration(model, tokens, partition, precision)
+    alone = {
+        operator.name: operator
+        for operator in iteration_operators(load_model(model), partition, precision, Batch.decode([1024] * tokens))
+    }
+    assert not [name for name in found if name.startswith("shared_")]
+    assert "shared_gate_up" in alone
+    for name in ("moe_gate_up", "moe_down"):
+        wider, before = found[name].kernel, alone[name].kernel
+        assert isinstance(wider, GroupedGemm)
+        assert isinstance(before, GroupedGemm)
+        assert (wider.groups, before.groups) == (experts, experts - 1)
+        assert wider.rows - before.rows == tokens
+        assert wider.active_groups - before.active_groups == pytest.approx(1)
+        assert wider.largest_group_rows == tokens
+    fused, apart = (sum(each.flops * each.count for each in of.values()) for of in (found, alone))
+    assert fused == pytest.approx(apart, rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("model", "partition", "precision"),
+    [
+        ("deepseek-v3", Partition(tp=1, dp=8, ep=8), FP8),
+        ("kimi-k2", Partition(tp=8), FP8),
+        ("deepseek-v3.2", Partition(tp=8), FP8),
+        ("qwen3-next-80b-a3b", Partition(tp=2), BF16),
+    ],
+)
+def test_other_shared_experts_stay_apart(model: str, partition: Partition, precision: Precision) -> None:
+    """Experts that ranks share, 384 experts, sparse attention, a gate of the shared expert."""
+    assert "shared_gate_up" in of_iteration(model, 6, partition, precision)
+
+
+def test_models_without_shared_experts_run_the_same() -> None:
+    model = load_model("qwen3-30b-a3b")
+    assert moe_kernels_of("sglang", model, ONE, BF16) == "generic"
+    assert moe_kernels_of("vllm", model, ONE, BF16) == "vllm"

@@ -1,0 +1,66 @@
+#!/usr/bin/env python3
+"""Published times between tokens of servers on one or two nodes against simulations of ``examples/published``.
+
+    python -m tests.validation.published_sweeps
+
+Nothing was fitted to them. The files say what was published and where.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from tests.validation.published import FOLDER
+from vidur_pd import simulate
+
+
+@dataclass(frozen=True, slots=True)
+class Sweep:
+    """Mean times between tokens [ms] of one server, by the number of clients."""
+
+    file: str
+    """In ``examples/published``."""
+    tpot_ms: Mapping[int, float]
+    requests_per_client: int = 10
+    settings: Sequence[str] = ()
+    """What differs from the file."""
+
+
+def _long(name: str) -> str:
+    """Prompts or answers of up to 8,192 tokens."""
+    return f"workload.lengths.{name}.quantiles=[[0, 6554], [1, 8192]]"
+
+
+OSS, TWO_NODES = "vllm-gpt-oss-h100-tp8", "sglang-r1-h100-tp16"
+SWEEPS = {
+    "DeepSeek-R1, SGLang, 8 H200": Sweep("sglang-r1-h200-tp8", {8: 12.8, 16: 17.2, 32: 25.6, 64: 34.6}),
+    "gpt-oss-120b, vLLM, 8 H100": Sweep(OSS, {4: 3.72, 8: 4.05, 16: 4.83, 32: 5.82, 64: 7.36}),
+    "the same, long prompts": Sweep(OSS, {4: 3.95, 8: 4.59}, settings=[_long("prefill")]),
+    "the same, long answers": Sweep(OSS, {4: 3.68, 8: 4.00, 16: 4.53, 32: 5.65}, 3, [_long("decode")]),
+    "DeepSeek-R1, SGLang, 16 H100, prompts of 128": Sweep(TWO_NODES, {1: 23.1}),
+    "the same, prompts of 8,192": Sweep(TWO_NODES, {1: 24.0}, settings=["workload.lengths.prefill=8192"]),
+}
+
+
+def simulated(sweep: Sweep) -> Iterator[tuple[int, float]]:
+    """(clients, mean TPOT in ms)."""
+    for clients in sweep.tpot_ms:
+        requests = sweep.requests_per_client * clients
+        settings = [f"workload.arrivals.clients={clients}", f"workload.requests={requests}", *sweep.settings]
+        tpot_s = simulate(FOLDER / f"{sweep.file}.yaml", settings=settings).summary.tpot_s.mean
+        assert tpot_s is not None, "answers have more than one token"
+        yield clients, 1e3 * tpot_s
+
+
+def main() -> None:
+    for name, sweep in SWEEPS.items():
+        cells = [
+            f"{clients}: {found:.2f} for {sweep.tpot_ms[clients]:.2f} ({found / sweep.tpot_ms[clients] - 1:+.0%})"
+            for clients, found in simulated(sweep)
+        ]
+        print(f"{name}: " + ", ".join(cells))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,24 @@
+"""Published times between tokens (docs/accuracy/published.md, "Servers on one and two nodes")."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.validation.published_sweeps import SWEEPS, simulated
+
+OFF_BY = {
+    "DeepSeek-R1, SGLang, 8 H200": [0.05, 0.11, 0.06, 0.04],
+    "gpt-oss-120b, vLLM, 8 H100": [-0.01, -0.02, 0.06, 0.09, 0.23],
+    "the same, long prompts": [0.01, 0.01],
+    "the same, long answers": [0.0, -0.02, 0.09, 0.04],
+    "DeepSeek-R1, SGLang, 16 H100, prompts of 128": [-0.53],
+    "the same, prompts of 8,192": [-0.52],
+}
+"""As the page has them."""
+
+
+@pytest.mark.parametrize("name", SWEEPS)
+def test_times_between_tokens_are_as_far_from_the_published_as_the_page_says(name: str) -> None:
+    sweep = SWEEPS[name]
+    errors = [found / sweep.tpot_ms[clients] - 1 for clients, found in simulated(sweep)]
+    assert errors == pytest.approx(OFF_BY[name], abs=0.011)
