@@ -32,6 +32,10 @@ def _long(name: str) -> str:
     return f"workload.lengths.{name}.quantiles=[[0, 6554], [1, 8192]]"
 
 
+LONG_PROMPT = "workload.lengths.prefill=8192"
+ON_A100 = ["model=qwen3-30b-a3b", "hardware=a100", "cluster.pools.server.tp=1"]
+EIGHT = ["cluster.pools.server.tp=8", "cluster.pools.server.ep=8"]
+SINGLE, MINIMAX = "vllm-single-requests", "vllm-minimax-h100"
 OSS, TWO_NODES = "vllm-gpt-oss-h100-tp8", "sglang-r1-h100-tp16"
 SWEEPS = {
     "DeepSeek-R1, SGLang, 8 H200": Sweep("sglang-r1-h200-tp8", {8: 12.8, 16: 17.2, 32: 25.6, 64: 34.6}),
@@ -39,7 +43,13 @@ SWEEPS = {
     "the same, long prompts": Sweep(OSS, {4: 3.95, 8: 4.59}, settings=[_long("prefill")]),
     "the same, long answers": Sweep(OSS, {4: 3.68, 8: 4.00, 16: 4.53, 32: 5.65}, 3, [_long("decode")]),
     "DeepSeek-R1, SGLang, 16 H100, prompts of 128": Sweep(TWO_NODES, {1: 23.1}),
-    "the same, prompts of 8,192": Sweep(TWO_NODES, {1: 24.0}, settings=["workload.lengths.prefill=8192"]),
+    "the same, prompts of 8,192": Sweep(TWO_NODES, {1: 24.0}, settings=[LONG_PROMPT]),
+    "MiniMax-M2.5, vLLM, 4 H100": Sweep(MINIMAX, {4: 13.34}),
+    "MiniMax-M2.5, vLLM, 8 H100": Sweep(MINIMAX, {4: 8.96}, settings=EIGHT),
+    "Qwen2.5-72B, 2 H100, prompts of 128": Sweep(SINGLE, {1: 30.9}),
+    "Qwen2.5-72B, 2 H100, prompts of 8,192": Sweep(SINGLE, {1: 31.3}, settings=[LONG_PROMPT]),
+    "Qwen3-30B-A3B, 1 A100, prompts of 128": Sweep(SINGLE, {1: 9.6}, settings=ON_A100),
+    "Qwen3-30B-A3B, 1 A100, prompts of 8,192": Sweep(SINGLE, {1: 10.6}, settings=[*ON_A100, LONG_PROMPT]),
 }
 
 

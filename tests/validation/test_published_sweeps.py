@@ -13,6 +13,12 @@ OFF_BY = {
     "the same, long answers": [0.0, -0.02, 0.09, 0.04],
     "DeepSeek-R1, SGLang, 16 H100, prompts of 128": [-0.53],
     "the same, prompts of 8,192": [-0.52],
+    "MiniMax-M2.5, vLLM, 4 H100": [-0.25],
+    "MiniMax-M2.5, vLLM, 8 H100": [-0.06],
+    "Qwen2.5-72B, 2 H100, prompts of 128": [-0.10],
+    "Qwen2.5-72B, 2 H100, prompts of 8,192": [-0.09],
+    "Qwen3-30B-A3B, 1 A100, prompts of 128": [-0.28],
+    "Qwen3-30B-A3B, 1 A100, prompts of 8,192": [-0.29],
 }
 """As the page has them."""
 
