@@ -28,7 +28,7 @@ from aicb.operators.hybrid_kernels import check_hybrid_kernels
 from aicb.operators.lists import iteration_operators
 from aicb.operators.memory import GPU_MEMORY_UTILIZATION, InstanceMemory, instance_memory, weight_bytes
 from aicb.operators.mla import check_mla_kernel, check_rope_kernel
-from aicb.operators.moe_kernels import check_moe_kernels
+from aicb.operators.moe_kernels import check_moe_kernels, moe_kernels_of
 from aicb.operators.operator import Communication, Operator
 from aicb.operators.quantisation import check_quant_kernel
 from boundary.errors import InputError
@@ -159,6 +159,9 @@ def show(
         rope_kernel=rope_kernel,
         hybrid_kernels=hybrid_kernels,
         moe_kernels=moe_kernels,
+    )
+    kernels["moe_kernels"] = moe_kernels_of(
+        kernels["moe_kernels"], loaded, partition, precision, is_apart=overlap_shared_expert
     )
     operators = iteration_operators(loaded, partition, precision, batch, stage=stage, load=of_rank, **kernels)
     if gpu is None and (drafts or overlap_shared_expert or estimator is not EstimatorName.AUTO):

@@ -172,11 +172,12 @@ class IterationModel:
         check_hybrid_kernels(hybrid_kernels)
         check_moe_kernels(moe_kernels)
         self.experts_kernel = experts_kernel
-        self.moe_kernels = moe_kernels_of(moe_kernels, model, partition, precision)
         self.rope_kernel, self.hybrid_kernels = rope_kernel, hybrid_kernels
         self.mla_kernel, self.gqa_kernel = mla_kernel, gqa_kernel
         self.quant_kernel, self.dense_kernel, self.dispatch = quant_kernel, dense_kernel, dispatch
         self.host, self.overlap = host or HostModel(), overlap or Overlap()
+        apart = self._has_shared_expert_apart()
+        self.moe_kernels = moe_kernels_of(moe_kernels, model, partition, precision, is_apart=apart)
         self.expert_load, self._seed = expert_load or UniformLoad(), seed
         listed = capture_sizes(max_seqs, max_batched_tokens, queries, _most_captured(model))
         if graph_sizes is not None:
@@ -194,6 +195,9 @@ class IterationModel:
             model, partition, precision, self._pricing, mla_kernel, gqa_kernel, hybrid_kernels, self._as_run
         )
         self._experts: ExpertsInTime | None = None
+
+    def _has_shared_expert_apart(self) -> bool:
+        return self.overlap.shared_expert_stream
 
     def with_experts(self, experts: ExpertsInTime) -> IterationModel:
         """The same model with a load of experts of its own, by tokens of the group, until `forget_experts`."""

@@ -48,8 +48,9 @@ class AttentionWorkerModel(IterationModel):
         """The arguments of `IterationModel`; the partition is that of attention workers."""
         self._split = split
         super().__init__(model, split.attention, precision, gpu, **options)
-        if self.moe_kernels == "sglang":
-            self.moe_kernels = "generic"  # shared experts are where the split has them
+
+    def _has_shared_expert_apart(self) -> bool:
+        return True  # where the split has it
 
     @property
     def estimator(self) -> Estimator:

@@ -35,12 +35,12 @@ from aicb.operators.dispatch import (
 )
 from aicb.operators.experts_kernel import ExpertsKernel
 from aicb.operators.ffn import INDEX_BYTES, tokens_to_route
+from aicb.operators.fused_shared_expert import with_shared_expert
 from aicb.operators.moe_kernels import (
     MoeKernels,
     activated,
     are_sorted,
     copied_results,
-    fused,
     sorted_pairs,
     summed,
     unsorted_pairs,
@@ -74,7 +74,7 @@ def expert_operators(
     load = load or expected_load(moe, shape.partition, distinct)
     if not is_dispatched:
         if moe_kernels == "sglang":
-            moe, load = fused(moe, load, tokens)
+            moe, load = with_shared_expert(moe, load, tokens)
         copies = [copied_results(tokens, shape)] if moe_kernels == "vllm" else []
         if shape.is_fp8 and experts_kernel == "triton":
             return [*_gathered_tokens(moe, shape, tokens, load, moe_kernels), *copies]

@@ -12,10 +12,7 @@ looked at kernel by kernel. ``vllm``: what vLLM 0.24.0 runs (kernels of steps an
   kernels for two to four), which takes 5 us for a single token;
 - sums are copied to where the layer expects them (``fused_moe/prepare_finalize/no_dp_ep.py``), by a copy, no kernel.
 
-``sglang``: the generic ones, with the shared expert of DeepSeek-V3 and GLM-4.5 as one more routed expert, which every
-token chooses, where no ranks share experts (SGLang 0.5.23, ``models/deepseek_v2.py`` and ``models/glm4_moe.py``,
-``determine_num_fused_shared_experts``; not with DeepEP, nor two half batches, which ask for it). From sources: no trace
-of SGLang was at hand.
+``sglang``: the generic ones, with the shared expert among the routed ones (`aicb.operators.fused_shared_expert`).
 """
 
 from __future__ import annotations
@@ -24,13 +21,13 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Literal, get_args
 
-from aicb.experts.profile import RankLoad
 from aicb.kernels.elementwise import Elementwise
-from aicb.model.architecture import LatentAttention, Model, MoeFfn
-from aicb.model.partition import MoeLayout, Partition
+from aicb.model.architecture import Model, MoeFfn
+from aicb.model.partition import Partition
 from aicb.model.precision import Precision
 from aicb.operators.build import ACTIVATION_BYTES, RankShape, elementwise
 from aicb.operators.ffn import INDEX_BYTES
+from aicb.operators.fused_shared_expert import is_fused, without_shared_expert
 from aicb.operators.operator import Operator, Phase
 from boundary.errors import InputError
 
@@ -43,8 +40,6 @@ CHOOSING_EXPERTS = 128
 """The fewest experts for which its kernel was measured; among fewer, the other one's times stand for it."""
 SUMMED_BY_VLLM = 4
 """Experts of a token up to which vLLM sums results by kernels of its own."""
-FUSING_EXPERTS = (128, 160, 256)
-"""Routed experts of the models whose shared expert SGLang fuses: GLM-4.5-Air, GLM-4.5, DeepSeek-V3."""
 
 
 def check_moe_kernels(chosen: str) -> None:
@@ -53,34 +48,20 @@ def check_moe_kernels(chosen: str) -> None:
         raise InputError(f"moe_kernels: found {chosen!r}, expected one of {', '.join(get_args(MoeKernels))}")
 
 
-def moe_kernels_of(chosen: MoeKernels, model: Model, partition: Partition, precision: Precision) -> MoeKernels:
-    """SGLang's run as the generic ones but where all MoE layers have their shared expert fused."""
+def moe_kernels_of(
+    chosen: MoeKernels, model: Model, partition: Partition, precision: Precision, *, is_apart: bool = False
+) -> MoeKernels:
+    """SGLang's run as the generic ones where the shared expert is not fused; ``is_apart``: it cannot be, as it overlaps
+    others or runs elsewhere."""
     if chosen != "sglang":
         return chosen
-    if partition.moe_layout is not MoeLayout.TENSOR or precision.weights == "mxfp4":
-        return "generic"
-    if any(isinstance(kind.attention, LatentAttention) and kind.attention.indexer for kind in model.kinds):
-        return "generic"  # DeepSeek-V3.2, of another architecture
-    networks = [kind.ffn for kind in model.kinds if isinstance(kind.ffn, MoeFfn)]
-    return "sglang" if networks and all(_can_fuse(moe) for moe in networks) else "generic"
-
-
-def _can_fuse(moe: MoeFfn) -> bool:
-    """The shared expert is like a routed one, of a model that scores experts with a correction bias."""
-    is_like = moe.shared_intermediate == moe.intermediate and not moe.has_shared_gate
-    return is_like and moe.has_correction_bias and moe.experts in FUSING_EXPERTS
-
-
-def fused(moe: MoeFfn, load: RankLoad, tokens: int) -> tuple[MoeFfn, RankLoad]:
-    """The network with its shared expert as one more expert that each of the tokens chooses, and its load."""
-    wider = replace(moe, experts=moe.experts + 1, experts_per_token=moe.experts_per_token + 1)
-    return wider, RankLoad(load.rows + tokens, load.active_experts + 1, max(load.largest_expert_rows, tokens))
+    return "sglang" if is_fused(model, partition, precision) and not is_apart else "generic"
 
 
 def chosen_by(kernels: MoeKernels, operators: Iterable[Operator]) -> list[Operator]:
     """The operators, among which are the choice of experts by their scores and shared experts, as ``kernels`` do it."""
     if kernels == "sglang":
-        return [each for each in operators if not each.name.startswith("shared_")]
+        return without_shared_expert(operators)
     if kernels == "generic":
         return list(operators)
     return [_by_softmax(each) if each.name == "topk" else each for each in operators]

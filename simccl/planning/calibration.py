@@ -81,7 +81,7 @@ class Calibration:
     def correction(self, case: Case) -> Correction | None:
         """The correction of the case, of the nearest number of ranks, or None where nothing near was measured."""
         measured = self._measured(case)
-        if measured is None and case.nodes > 1 and case.algorithm in self.between_nodes:
+        if measured is None and case.ranks > case.nodes > 1 and case.algorithm in self.between_nodes:
             return self._measured(case.inside_a_node())
         return measured
 

@@ -81,7 +81,7 @@ CLUSTERS = {
     "C, 2 nodes": Published(
         "h200",
         2,
-        "a public cloud's example of its Slurm clusters, RoCE, NCCL 2.27.5",
+        "a guide to Slurm clusters of Oracle's oci-hpc, RoCE, NCCL 2.27.5",
         {GIB: 4382.1, 2 * GIB: 8500.0, 4 * GIB: 16759.0, 8 * GIB: 33228.0, 16 * GIB: 66226.0},
     ),
     "D, 2 nodes": Published(

@@ -39,6 +39,6 @@ def test_every_published_time_is_compared() -> None:
 
 
 @pytest.mark.parametrize(("group", "constants", "corrected"), [("Hopper", 0.137, 0.066), ("B200", 0.340, 0.259)])
-def test_corrections_of_one_node_halve_the_error_on_hopper(group: str, constants: float, corrected: float) -> None:
+def test_corrections_of_one_node_lessen_the_error(group: str, constants: float, corrected: float) -> None:
     assert np.median(absolute(GROUPS[group], "none")) == pytest.approx(constants, abs=0.005)
     assert np.median(absolute(GROUPS[group])) == pytest.approx(corrected, abs=0.005)

@@ -79,9 +79,11 @@ def test_between_nodes_the_named_algorithms_are_corrected_as_inside_one() -> Non
     assert of_tree is not None
     assert of_tree.latency_factor == 4
     assert found.correction(case(16, nodes=2)) is None
-    of_ring = replace(found, between_nodes=named | {Algorithm.RING}).correction(case(16, nodes=2))
+    with_rings = replace(found, between_nodes=named | {Algorithm.RING})
+    of_ring = with_rings.correction(case(16, nodes=2))
     assert of_ring is not None
     assert of_ring.latency_factor == 8
+    assert with_rings.correction(case(2, nodes=2)) is None, "one GPU per node: nothing inside"
 
 
 def test_measurements_between_nodes_come_before_those_inside_one() -> None:

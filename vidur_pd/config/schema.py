@@ -78,7 +78,7 @@ class OverlapConfig(Section):
     """Overlap of work within an iteration (`aicb.iteration.overlap`); off by default."""
 
     shared_expert: bool = False
-    """The shared expert runs on a second stream while the routed experts run."""
+    """The shared expert runs on a second stream while the routed experts run; SGLang's is then not among these."""
     shared_expert_sm_share: Share = 0.0
     """SMs that the second stream keeps from the routed experts."""
     two_batch: bool = False

@@ -6,6 +6,8 @@ import pytest
 
 from aicb import Batch
 from aicb.estimators.selection import select_estimator
+from aicb.iteration.model import IterationModel
+from aicb.iteration.overlap import Overlap
 from aicb.kernels.elementwise import Elementwise
 from aicb.kernels.grouped_gemm import GroupedGemm
 from aicb.measurements.gpu import get_gpu
@@ -207,6 +209,17 @@ def test_sglangs_shared_expert_is_one_more_routed_expert(model: str, experts: in
 def test_other_shared_experts_stay_apart(model: str, partition: Partition, precision: Precision) -> None:
     """Experts that ranks share, 384 experts, sparse attention, a gate of the shared expert."""
     assert "shared_gate_up" in of_iteration(model, 6, partition, precision)
+
+
+def test_a_shared_expert_that_overlaps_others_or_runs_elsewhere_is_not_fused() -> None:
+    of_deepseek = (load_model("deepseek-v3"), Partition(tp=8), FP8)
+    assert moe_kernels_of("sglang", *of_deepseek) == "sglang"
+    assert moe_kernels_of("sglang", *of_deepseek, is_apart=True) == "generic"
+    model = IterationModel(*of_deepseek, get_gpu("h200"), moe_kernels="sglang")
+    overlapped = IterationModel(
+        *of_deepseek, get_gpu("h200"), moe_kernels="sglang", overlap=Overlap(shared_expert_stream=True)
+    )
+    assert (model.moe_kernels, overlapped.moe_kernels) == ("sglang", "generic")
 
 
 def test_models_without_shared_experts_run_the_same() -> None:
