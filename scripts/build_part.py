@@ -6,6 +6,7 @@
     aicb profile --model qwen3-8b --tp 1,2 --weights bf16 --only decode_attention_captured -o captured …
     aicb profile --model deepseek-v3 --only rope_latent -o rope …
     aicb profile --model deepseek-v3 --weights fp8 --only gemm_swapped --max-tokens 31 -o swapped …
+    aicb profile --model minimax-m2 --weights fp8 --ep 2,4,8,16 --only fused_experts -o experts …
     (vllm_experts_shared: run_plan of aicb.kernels.grouped_gemm.shared_points; vllm_experts_sliced, vllm_experts_h100:
     run_plan of the gathered points of these models under uniform routing, the latter with shared_points, too)
     python scripts/build_part.py PART PROFILE_DIRECTORY… [--revision REVISION]
@@ -153,6 +154,22 @@ PARTS: Mapping[str, Part] = {
             "eight shapes were measured twice, and the second counts: one of the first was 25 % off, the others 0.1 %",
             CLOCKS,
         ],
+    ),
+    "flashinfer_experts": Part(
+        "fused_experts",
+        "cutlass_fused_moe",
+        "all of a rank's block-scaled fp8 experts in one call of FlashInfer's cutlass_fused_moe, on the rank with the "
+        "most rows: bf16 tokens in, sums over experts out. MiniMax-M2, DeepSeek-V3, Qwen3-235B-A22B (EP 2, 4, 8, 16), "
+        "GLM-4.5, Qwen3-Coder-480B-A35B (EP 4, 8, 16), Qwen3-30B-A3B, Qwen3-Next-80B-A3B, GLM-4.5-Air (EP 2, 4, 8); 1 "
+        "to 8192 tokens of all ranks together. m: pairs of all experts; n: columns between the products; k: hidden",
+        [
+            "distribution multinomial of N: every token draws its experts from all N with equal chance; one draw per "
+            "token count; rows and lengths: of the rank's",
+            "the module was compiled for SM90 with CUDA 13.0 from FlashInfer's sources, without the number formats "
+            "that these experts do not use",
+            CLOCKS,
+        ],
+        "h100/experts",
     ),
     "flashinfer_gemm_swapped": Part(
         "gemm_swapped",

@@ -72,7 +72,7 @@ def _launches(config: str, tp: int, dp: int, *, is_fp8: bool) -> Launches:
         partition,
         Precision("fp8" if is_fp8 else "bf16"),
         get_gpu("h200"),
-        experts_kernel="triton" if is_fp8 else "deep_gemm",
+        experts_kernel=("flashinfer" if partition.ep > 1 else "triton") if is_fp8 else "deep_gemm",
         moe_kernels="vllm",
         hybrid_kernels="compiled",
         dispatch=gathers,

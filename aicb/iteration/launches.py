@@ -41,6 +41,7 @@ LAUNCHES = {
     "prefill_attention": 2,  # FlashAttention-3 and the kernel that prepares its schedule
     "moe_align": 2,  # block sizes of experts, places of tokens
     "moe_output": 0,  # a copy, no kernel
+    "moe_experts": 10,  # of a prompt: three sort, one each copies, activates and sums, two quantise, two multiply
     "shared_gate_mul": 2,  # sigmoid, product
     "shared_add": 0,  # in the norm that follows
     "gdn_qkvz": 3,  # product, two kernels that split it
@@ -71,6 +72,7 @@ CALLS = {
     "delta_rule": 17.5,
     "experts": 11.5,
     "experts_grouped": 20.8,
+    "experts_flashinfer": 9.2,
     "experts_fp8": 18.7,
     "experts_mxfp4": 36.8,
 }
@@ -80,6 +82,8 @@ expands its KV, the rule in chunks with its convolution, experts with router and
 correction of the router's scores vLLM chooses experts in a function that torch compiles by itself, which is called
 through its guards, as is the activation of shared experts there: 25.0 and 26.8 in two sessions of GLM-4.5-Air with
 three layers of experts, less three kernels of shared experts and what first calls take (this table had 11.5 for it).
+FlashInfer's one call takes 4.4 and 4.8 calls of attention in two sessions of MiniMax-M2 with TP 2 and EP 2
+(``tests/data/engine/vllm-h100-tp2-ep2-minimax-m2-l12.json.gz``), a launch being 0.504 of one (see `COLLECTIVES`).
 In mxfp4, of gpt-oss-20b, 12.7 calls of attention in one session and 12.3 in another
 (``tests/data/engine/vllm-h100-tp1-gpt-oss-20b*.json.gz``)."""
 EXPERTS_BY_WEIGHTS = {"bf16": "experts", "fp8": "experts_fp8", "mxfp4": "experts_mxfp4"}
@@ -195,6 +199,8 @@ def _calls(attention: Iterable[Operator], others: Iterable[Operator]) -> dict[st
             calls["latent_attention" if is_latent else "attention"] += operator.count
         elif operator.name == "gdn_prefill":
             calls["delta_rule"] += operator.count
+        elif operator.name == "moe_experts":
+            calls["experts_flashinfer"] += operator.count
         elif operator.name == "moe_down":
             call = EXPERTS_BY_WEIGHTS[_dtype(operator)]
             calls["experts_grouped" if is_grouped and call == "experts" else call] += operator.count

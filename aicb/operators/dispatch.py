@@ -51,11 +51,6 @@ ADDING: tuple[DispatchKind, ...] = ("deepep_normal", "deepep_low_latency")
 ``combine`` of ``intranode.cu``, ``internode.cu`` and ``internode_ll.cu``)."""
 
 
-def quantises_first(kind: DispatchKind, shape: RankShape) -> bool:
-    """Whether tokens travel quantised."""
-    return shape.is_fp8 and kind not in ("all_gather_bf16", "all_reduce", "broadcast")
-
-
 @dataclass(frozen=True, slots=True)
 class Sent:
     """Tokens of an iteration that travel."""
@@ -66,13 +61,20 @@ class Sent:
     """Of all ranks."""
     popularity: tuple[RankPopularity, ...] | None = None
     """[ranks] of the experts that they go to; ``None``: even. Counts where DeepEP carries them."""
+    is_quantised_there: bool = False
+    """Whether the kernel of the experts takes bf16 tokens, so that they travel as such."""
+
+
+def quantises_first(kind: DispatchKind, shape: RankShape, sent: Sent) -> bool:
+    """Whether tokens travel quantised."""
+    return shape.is_fp8 and not sent.is_quantised_there and kind not in ("all_gather_bf16", "all_reduce", "broadcast")
 
 
 def travel(moe: MoeFfn, shape: RankShape, sent: Sent, kind: DispatchKind) -> tuple[Operator, Operator]:
     """Collectives that bring tokens to their experts, and results back."""
     bf16_bytes = shape.hidden * ACTIVATION_BYTES
     row_bytes = bf16_bytes
-    if quantises_first(kind, shape):
+    if quantises_first(kind, shape, sent):
         row_bytes = activation_bytes_per_row(shape.hidden, shape.precision.dense)
     of_all = sent.group * bf16_bytes
     match kind:
@@ -85,7 +87,7 @@ def travel(moe: MoeFfn, shape: RankShape, sent: Sent, kind: DispatchKind) -> tup
             there = communicate(_THERE, "all_to_all", copies * row_bytes, "ep", shape.count)
             return there, communicate(_BACK, "all_to_all", copies * bf16_bytes, "ep", shape.count)
         case "all_gather" | "all_gather_bf16":
-            values, *behind = _tensors(moe, shape, kind)
+            values, *behind = _tensors(moe, shape, sent, kind)
             shares = tuple(size / values for size in behind)
             there = communicate(_THERE, "all_gather", sent.group * values, "ep", shape.count, behind=shares)
             return there, communicate(_BACK, "reduce_scatter", of_all, "ep", shape.count)
@@ -98,12 +100,12 @@ def travel(moe: MoeFfn, shape: RankShape, sent: Sent, kind: DispatchKind) -> tup
     return there, communicate(_BACK, "all_reduce", of_all, "ep", shape.count)
 
 
-def _tensors(moe: MoeFfn, shape: RankShape, kind: DispatchKind) -> list[int]:
+def _tensors(moe: MoeFfn, shape: RankShape, sent: Sent, kind: DispatchKind) -> list[int]:
     """Bytes of a token in each tensor that a gather has, by a call of its own: values, scales, weights and experts."""
     if kind == "all_gather_bf16":
         return [shape.hidden * ACTIVATION_BYTES]
     chosen = [part * moe.experts_per_token for part in (ROUTED_BYTES - INDEX_BYTES, INDEX_BYTES)]
-    if not quantises_first(kind, shape):
+    if not quantises_first(kind, shape, sent):
         return [shape.hidden * ACTIVATION_BYTES, *chosen]
     return [shape.hidden, activation_bytes_per_row(shape.hidden, shape.precision.dense) - shape.hidden, *chosen]
 

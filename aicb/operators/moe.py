@@ -10,6 +10,7 @@ from dataclasses import replace
 
 from aicb.experts.popularity import RankPopularity
 from aicb.experts.profile import RankLoad
+from aicb.kernels.fused_experts import FusedExperts
 from aicb.kernels.grouped_gemm import GroupedGemm, Layout
 from aicb.model.architecture import MoeFfn
 from aicb.model.partition import MoeLayout, Partition, split
@@ -17,6 +18,7 @@ from aicb.model.precision import activation_bytes_per_row
 from aicb.operators.build import (
     ACTIVATION_BYTES,
     RankShape,
+    computed,
     elementwise,
     grouped_gemm,
     quant,
@@ -78,10 +80,13 @@ def expert_operators(
         copies = [copied_results(tokens, shape)] if moe_kernels == "vllm" else []
         if shape.is_fp8 and experts_kernel == "triton":
             return [*_gathered_tokens(moe, shape, tokens, load, moe_kernels), *copies]
+        if shape.is_fp8 and experts_kernel == "flashinfer":
+            return [_in_one_call(moe, shape, tokens, load), *copies]
         listed = _replicated_tokens(moe, shape, tokens, load, moe_kernels, is_decode=is_decode)
         return [*listed, *copies] if shape.precision.weights == "bf16" else listed
     kind = dispatch.kind(is_decode=is_decode)
-    sent = Sent(tokens_to_route(shape.partition, tokens), group_tokens, popularity)
+    is_one_call = shape.is_fp8 and experts_kernel == "flashinfer" and kind in GATHERING
+    sent = Sent(tokens_to_route(shape.partition, tokens), group_tokens, popularity, is_one_call)
     if kind in GATHERING:
         return _tokens_of_all(moe, shape, sent, load, kind, moe_kernels, is_decode=is_decode)
     return _dispatched_tokens(moe, shape, sent, load, kind)
@@ -148,6 +153,15 @@ def _gathered_tokens(moe: MoeFfn, shape: RankShape, tokens: int, load: RankLoad,
     return [activated(each, kernels) for each in quantised_by("vllm", listed)]
 
 
+def _in_one_call(moe: MoeFfn, shape: RankShape, tokens: int, load: RankLoad) -> Operator:
+    """fp8 experts that ranks share, from bf16 tokens to the sums of their results."""
+    slots = shape.partition.expert_slots_per_rank(moe.experts)
+    kernel = FusedExperts(float(tokens), load.rows, slots, load.active_experts, moe.intermediate, shape.hidden)
+    elements = 3 * slots * moe.intermediate * shape.hidden
+    precision, count = shape.precision, shape.count
+    return computed("moe_experts", kernel, precision, count=count, phase=Phase.EXPERTS, weight_elements=elements)
+
+
 def _tokens_of_all(
     moe: MoeFfn,
     shape: RankShape,
@@ -161,9 +175,13 @@ def _tokens_of_all(
     """Every rank gets the tokens of all, and sums the outputs of its experts into as many rows. What a scatter brings
     back is copied in vLLM (0.24.0, ``prepare_finalize/naive_dp_ep.py``)."""
     there, back = travel(moe, shape, sent, kind)
-    experts = _replicated_tokens(moe, shape, sent.group, load, kernels, is_decode=is_decode)
-    if not quantises_first(kind, shape):
-        is_copied = kernels == "vllm" and kind == "all_gather" and sent.own and shares_bf16_experts(shape)
+    if sent.is_quantised_there:
+        experts = [_in_one_call(moe, shape, sent.group, load)]
+    else:
+        experts = _replicated_tokens(moe, shape, sent.group, load, kernels, is_decode=is_decode)
+    if not quantises_first(kind, shape, sent):
+        is_unquantised = sent.is_quantised_there or shares_bf16_experts(shape)
+        is_copied = kernels == "vllm" and kind == "all_gather" and sent.own and is_unquantised
         return [there, *experts, back, *([copied_results(sent.own, shape)] if is_copied else [])]
     hidden, count = shape.hidden, shape.count
     quantised = [quant("moe_quant", sent.own, hidden, count=count, phase=Phase.EXPERTS)] if sent.own else []

@@ -15,8 +15,12 @@ from collections.abc import Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 
 from aicb.kernels.point import Point
+from aicb.profiling.kernel_library import Library
 
 logger = logging.getLogger(__name__)
+
+FUSED = "fused_experts"
+"""Of which there is no other distribution."""
 
 
 def compile_ahead(points: Sequence[Point], workers: int, timeout_s: float) -> int:
@@ -46,7 +50,7 @@ def compile_ahead(points: Sequence[Point], workers: int, timeout_s: float) -> in
 def _tasks(points: Iterable[Point]) -> dict[tuple[str, int], list[Point]]:
     tasks: dict[tuple[str, int], list[Point]] = defaultdict(list)
     for point in points:
-        if point.distribution not in ("", "balanced"):
+        if point.distribution not in ("", "balanced") and point.op != FUSED:
             continue  # the tile depends on the expected rows, which skew leaves about equal
         site = f"{point.op} {point.dtype} {point['n']} {point['k']} {point.get('groups', 0)}"
         rows = point.get("m", 0) or max(point.get("expected_m", 0), point.get("rows", 1) // point.get("groups", 1))
@@ -59,9 +63,11 @@ def _run_once(points: list[Point]) -> str:
     import torch
 
     from aicb.profiling.libraries.deep_gemm import DeepGemm
+    from aicb.profiling.libraries.flashinfer_experts import FlashInferExperts
     from aicb.profiling.libraries.flashinfer_gemm import FlashInferGemm
 
-    library = FlashInferGemm() if points[0].op == "gemm_swapped" else DeepGemm()
+    compiling: dict[str, type[Library]] = {"gemm_swapped": FlashInferGemm, FUSED: FlashInferExperts}
+    library = compiling.get(points[0].op, DeepGemm)()
     for point in points:
         try:
             library.kernel(point).run()

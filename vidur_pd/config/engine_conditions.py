@@ -47,6 +47,11 @@ def with_whole_experts(entry: Mapping[str, Any], gpu: str, pool: Mapping[str, An
     return on_gpus(entry, gpu) if pool.get("ep", 1) == 1 else {}
 
 
+def with_divided_experts(entry: Mapping[str, Any], gpu: str, pool: Mapping[str, Any]) -> Tree:
+    """Fields of an engine whose ranks share experts, on the ``gpus`` that the entry names; none with FFN workers."""
+    return on_gpus(entry, gpu) if pool.get("ep", 1) != 1 and not pool.get("ffn") else {}
+
+
 def has_two_batches(engine: Mapping[str, Any]) -> bool:
     """Whether two batches take turns, for which engines want DeepEP or another all-to-all."""
     overlap = engine.get("overlap")

@@ -3,9 +3,10 @@
 A profile is a YAML file in ``config/data/engines``. Its ``engine``, ``network`` and ``kv_transfer`` are defaults of
 the sections of these names; entries of ``by_gpu_memory`` replace some of ``engine`` on GPUs of at least so much memory,
 but for those under ``except``, the last that applies winning; ``on_gpus`` replaces some on the GPUs it names, and
-``with_whole_experts`` where ranks share no experts besides. A configuration names one by ``engine.framework`` and,
-unless it is the newest, ``engine.version``; whatever it states itself stays as it is. Where a default does not go with
-what is stated (`vidur_pd.config.engine_conditions`), the configuration gets what the engine does then.
+``with_whole_experts`` where ranks share no experts besides, ``with_divided_experts`` where they do. A configuration
+names one by ``engine.framework`` and, unless it is the newest, ``engine.version``; whatever it states itself stays. Where
+a default does not go with what is stated (`vidur_pd.config.engine_conditions`), the configuration gets what the engine
+does then.
 """
 
 from __future__ import annotations
@@ -136,6 +137,7 @@ def _defaults(found: Mapping[str, Any], stated: Tree, tree: Mapping[str, Any], p
     ffn = _ffn(pool)
     with_experts, gpu_of_experts = ffn or pool, str(ffn.get("hardware") or gpu)
     fields |= conditions.with_whole_experts(found.get("with_whole_experts", {}), gpu_of_experts, with_experts)
+    fields |= conditions.with_divided_experts(found.get("with_divided_experts", {}), gpu, pool)
     fields["chunked_prefill"] |= (stated.get("policy") or fields["policy"]) != fields["policy"]
     if fields["chunked_prefill"] and stated.get("chunked_prefill", True) is False:
         longest = conditions.max_model_len(stated.get("max_model_len"), str(tree.get("model")))

@@ -54,6 +54,7 @@ PART_OF_OPERATOR = {
     "moe_permute": "moe_expert_up",
     "moe_align": "moe_expert_up",
     "moe_quant": "moe_expert_up",
+    "moe_experts": "moe_expert_up",
     "moe_gate_up": "moe_expert_up",
     "moe_silu_mul": "moe_expert_act",
     "moe_down": "moe_expert_down",

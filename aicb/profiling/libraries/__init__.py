@@ -26,6 +26,7 @@ def all_libraries(device: str, modules: Mapping[str, Path]) -> list[Library]:
     from aicb.profiling.libraries.flash_linear_attention import FlashLinearAttention
     from aicb.profiling.libraries.flash_mla import FlashMla
     from aicb.profiling.libraries.flash_mla_sparse import FlashMlaFp8, FlashMlaSparse
+    from aicb.profiling.libraries.flashinfer_experts import FlashInferExperts
     from aicb.profiling.libraries.flashinfer_gemm import FlashInferGemm
     from aicb.profiling.libraries.sparse_indexer import DeepGemmIndexer, VllmIndexer
     from aicb.profiling.libraries.torch_compiled import TorchCompiled
@@ -40,6 +41,7 @@ def all_libraries(device: str, modules: Mapping[str, Path]) -> list[Library]:
         TorchNative(device),
         DeepGemm(),
         FlashInferGemm(),
+        FlashInferExperts(),
         FlashMla(modules.get("_flashmla_C")),
         FlashAttention3(modules.get("_vllm_fa3_C")),
         FlashAttentionCaptured(modules.get("_vllm_fa3_C")),
