@@ -3,7 +3,8 @@
 A table of another origin may hold only some kinds of kernels (``aicb import`` of GEMM times, a profile without
 FlashMLA). These are priced from it; times of the others are transferred from the H200 (`transfer.py`) and flagged.
 On an H100 vLLM's products of experts were measured: they are taken from there at the sites that were, and those of
-mxfp4 experts and of FlashInfer, which were measured nowhere else, are transferred to all other GPUs.
+mxfp4 experts and of FlashInfer, and scores of experts in fp32, which were measured nowhere else, are transferred to all
+other GPUs.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from aicb.estimators.interpolation import InterpolationEstimator
 from aicb.estimators.roofline import RooflineEstimator
 from aicb.estimators.transfer import TransferEstimator
 from aicb.kernels.fitting.estimate import DecodeTimes, Estimate, ManyTimes
+from aicb.kernels.fp32_router import Fp32Router
 from aicb.kernels.fused_experts import FusedExperts
 from aicb.kernels.grouped_gemm import ExpertSite, GroupedGemm, engine_sites
 from aicb.kernels.kernel import CacheKernel, Kernel
@@ -72,9 +74,7 @@ def _with_experts(main: CoreEstimator, gpu: Gpu, precision: Precision, timing: T
     if gpu.name == EXPERTS_GPU:
         sites = engine_sites(KernelTable.read(FOLDER / EXPERTS_GPU / "experts", EXPERTS_GPU))
         return ExpertsEstimator(main, InterpolationEstimator(origin, precision, timing), sites)
-    if precision.weights in ("mxfp4", "fp8"):
-        return ExpertsEstimator(main, TransferEstimator(gpu, precision, timing, origin))
-    return main
+    return ExpertsEstimator(main, TransferEstimator(gpu, precision, timing, origin))
 
 
 class DividedEstimator(ABC):
@@ -108,15 +108,15 @@ class DividedEstimator(ABC):
 
 
 class ExpertsEstimator(DividedEstimator):
-    """Products of mxfp4 experts, FlashInfer's, and others at some sites, by one estimator, all other kernels by
-    another."""
+    """Products of mxfp4 experts, FlashInfer's, those at some sites, and scores in fp32 by one estimator, all other
+    kernels by another."""
 
     def __init__(self, main: CoreEstimator, experts: CoreEstimator, sites: Collection[ExpertSite] = ()):
         self.main, self._experts, self._sites = main, experts, sites
 
     def estimator_of(self, kernel: Kernel) -> CoreEstimator:
         if not isinstance(kernel, GroupedGemm):
-            return self._experts if isinstance(kernel, FusedExperts) else self.main
+            return self._experts if isinstance(kernel, FusedExperts | Fp32Router) else self.main
         return self._experts if kernel.dtype == "mxfp4" or kernel.engine_site in self._sites else self.main
 
 

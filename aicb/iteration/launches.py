@@ -72,7 +72,7 @@ CALLS = {
     "delta_rule": 17.5,
     "experts": 11.5,
     "experts_grouped": 20.8,
-    "experts_flashinfer": 9.2,
+    "experts_flashinfer": 10.2,
     "experts_fp8": 18.7,
     "experts_mxfp4": 36.8,
 }
@@ -82,8 +82,9 @@ expands its KV, the rule in chunks with its convolution, experts with router and
 correction of the router's scores vLLM chooses experts in a function that torch compiles by itself, which is called
 through its guards, as is the activation of shared experts there: 25.0 and 26.8 in two sessions of GLM-4.5-Air with
 three layers of experts, less three kernels of shared experts and what first calls take (this table had 11.5 for it).
-FlashInfer's one call takes 4.4 and 4.8 calls of attention in two sessions of MiniMax-M2 with TP 2 and EP 2
-(``tests/data/engine/vllm-h100-tp2-ep2-minimax-m2-l12.json.gz``), a launch being 0.504 of one (see `COLLECTIVES`).
+FlashInfer's one call took 582 and 585 us in two sessions of MiniMax-M2 with TP 2 and EP 2, in which all else of an
+eager pass, counted as here, took 57.4 and 57.0 us a launch
+(``tests/data/engine/vllm-h100-tp2-ep2-minimax-m2-l12.json.gz``).
 In mxfp4, of gpt-oss-20b, 12.7 calls of attention in one session and 12.3 in another
 (``tests/data/engine/vllm-h100-tp1-gpt-oss-20b*.json.gz``)."""
 EXPERTS_BY_WEIGHTS = {"bf16": "experts", "fp8": "experts_fp8", "mxfp4": "experts_mxfp4"}

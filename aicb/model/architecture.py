@@ -210,6 +210,8 @@ class MoeFfn:
     """A sigmoid gate scales the shared expert's output (Qwen3-Next)."""
     has_correction_bias: bool
     """A bias per expert steers the choice, not the weight, of experts (DeepSeek-V3)."""
+    has_fp32_router: bool = False
+    """Experts are scored in fp32, by fp32 weights (GLM-4.5, MiniMax-M2)."""
     has_biases: bool = False
     """Router and projections of routed experts add biases (gpt-oss)."""
     groups: int = 1

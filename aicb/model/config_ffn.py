@@ -30,6 +30,8 @@ MOST_GROUPS = 16
 """Of experts; published models have 8."""
 _CORRECTED = ("DeepseekV3ForCausalLM", "DeepseekV32ForCausalLM", "Glm4MoeForCausalLM")
 """Architectures whose router always has a correction bias."""
+_SCORED_IN_FP32 = ("Glm4MoeForCausalLM", "MiniMaxM2ForCausalLM")
+"""Architectures whose checkpoints have a router in fp32 (vLLM 0.24.0, ``glm4_moe.py``, ``minimax_m2.py``)."""
 
 
 def networks(fields: Fields, architecture: str, layers: int) -> list[Ffn]:
@@ -86,6 +88,7 @@ def _moe(fields: Fields, architecture: str) -> MoeFfn:
         has_shared_gate=architecture == "Qwen3NextForCausalLM" and shared > 0,
         has_correction_bias=architecture in _CORRECTED
         or (architecture == "MiniMaxM2ForCausalLM" and fields.flag("use_routing_bias", default=True)),
+        has_fp32_router=architecture in _SCORED_IN_FP32,
         has_biases=architecture == "GptOssForCausalLM",
         groups=groups,
         groups_per_token=groups_per_token,

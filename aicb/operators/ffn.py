@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from aicb.kernels.fp32_router import Fp32Router
 from aicb.model.architecture import DenseFfn, MoeFfn
 from aicb.model.partition import MoeLayout, Partition, split
 from aicb.model.precision import ELEMENT_BYTES, ceil_div
@@ -9,6 +10,7 @@ from aicb.operators.build import (
     ACTIVATION_BYTES,
     RankShape,
     communicate,
+    computed,
     elementwise,
     gemm,
     quant,
@@ -58,15 +60,6 @@ def tokens_to_route(partition: Partition, tokens: int) -> int:
 def router_operators(moe: MoeFfn, shape: RankShape, tokens: int) -> list[Operator]:
     """Scores of all experts, and the choice of those of each token."""
     logit_bytes = ELEMENT_BYTES["fp32"]
-    route = gemm(
-        "router",
-        (tokens, moe.experts, shape.hidden),
-        "bf16",
-        count=shape.count,
-        phase=Phase.EXPERTS,
-        output_bytes=logit_bytes,
-        has_bias=moe.has_biases,
-    )
     choose = elementwise(
         "topk",
         "grouped_topk" if moe.has_correction_bias else "topk",
@@ -76,7 +69,23 @@ def router_operators(moe: MoeFfn, shape: RankShape, tokens: int) -> list[Operato
         weights=moe.experts if moe.has_correction_bias else 0,
         phase=Phase.EXPERTS,
     )
-    return [route, choose]
+    return [_scores(moe, shape, tokens), choose]
+
+
+def _scores(moe: MoeFfn, shape: RankShape, tokens: int) -> Operator:
+    size, count = (tokens, moe.experts, shape.hidden), shape.count
+    if moe.has_fp32_router:
+        kernel, weights = Fp32Router(*size), moe.experts * shape.hidden
+        return computed("router", kernel, shape.precision, count=count, phase=Phase.EXPERTS, weight_elements=weights)
+    return gemm(
+        "router",
+        size,
+        "bf16",
+        count=count,
+        phase=Phase.EXPERTS,
+        output_bytes=ELEMENT_BYTES["fp32"],
+        has_bias=moe.has_biases,
+    )
 
 
 def shared_expert_operators(

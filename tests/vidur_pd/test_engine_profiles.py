@@ -118,8 +118,8 @@ def test_a_resolved_configuration_reads_as_itself() -> None:
 
 
 def test_engines_run_tritons_kernel_where_every_rank_has_all_experts() -> None:
-    """vLLM, ``oracle/fp8.py``: on SM90 Triton first without expert parallelism; SGLang, ``quantization/fp8.py``: Triton
-    without an all-to-all of DeepEP."""
+    """vLLM, ``oracle/fp8.py``: on SM90 Triton first without expert parallelism, FlashInfer with it; SGLang,
+    ``quantization/fp8.py``: Triton without an all-to-all of DeepEP."""
     pools = [
         pool("whole", "mixed"),
         pool("shared", "mixed", tp=2, ep=2),
@@ -129,7 +129,7 @@ def test_engines_run_tritons_kernel_where_every_rank_has_all_experts() -> None:
         pool("other", "mixed", engine={"framework": "trtllm"}),
     ]
     found = [engine.experts_kernel for engine in engines(*pools, engine={})]
-    assert found == ["triton", "deep_gemm", "deep_gemm", "triton", "triton", "deep_gemm"]
+    assert found == ["triton", "flashinfer", "deep_gemm", "triton", "triton", "deep_gemm"]
     kept = engines(*pools[:1], engine={"experts_kernel": "deep_gemm"})
     assert kept[0].experts_kernel == "deep_gemm"
 
@@ -164,7 +164,7 @@ def test_tokens_travel_to_experts_as_the_engine_lets_them() -> None:
 def test_the_kernel_of_experts_is_in_the_resolved_configuration() -> None:
     found = config([pool("whole", "mixed"), pool("shared", "mixed", tp=2, ep=2)], engine={})
     again = SimulationConfig.model_validate(found.model_dump(mode="json"))
-    assert [again.engine_of(own).experts_kernel for own in again.cluster.pools] == ["triton", "deep_gemm"]
+    assert [again.engine_of(own).experts_kernel for own in again.cluster.pools] == ["triton", "flashinfer"]
 
 
 def test_engines_decode_latents_by_flash_attention_on_hopper() -> None:

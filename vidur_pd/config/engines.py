@@ -4,9 +4,9 @@ A profile is a YAML file in ``config/data/engines``. Its ``engine``, ``network``
 the sections of these names; entries of ``by_gpu_memory`` replace some of ``engine`` on GPUs of at least so much memory,
 but for those under ``except``, the last that applies winning; ``on_gpus`` replaces some on the GPUs it names, and
 ``with_whole_experts`` where ranks share no experts besides, ``with_divided_experts`` where they do. A configuration
-names one by ``engine.framework`` and, unless it is the newest, ``engine.version``; whatever it states itself stays. Where
-a default does not go with what is stated (`vidur_pd.config.engine_conditions`), the configuration gets what the engine
-does then.
+names one by ``engine.framework`` and, unless it is the newest, ``engine.version``; whatever it states itself stays.
+Where a default does not go with what is stated (`vidur_pd.config.engine_conditions`), the configuration gets what the
+engine does then.
 """
 
 from __future__ import annotations

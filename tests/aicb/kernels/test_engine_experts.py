@@ -44,8 +44,10 @@ def test_the_kernel_is_not_taken_for_deep_gemms() -> None:
 
 def test_experts_that_ranks_share_have_no_times_of_this_kernel() -> None:
     model = load_model("deepseek-v3")
-    with pytest.raises(InputError, match="experts_kernel: found triton with ep 8, expected deep_gemm"):
+    with pytest.raises(InputError, match="experts_kernel: found triton with ep 8, expected deep_gemm or flash"):
         IterationModel(model, Partition(tp=8, ep=8), FP8, H200, experts_kernel="triton")
-    with pytest.raises(InputError, match="experts_kernel: found 'cutlass', expected one of deep_gemm, triton"):
+    with pytest.raises(
+        InputError, match="experts_kernel: found 'cutlass', expected one of deep_gemm, flashinfer, triton"
+    ):
         IterationModel(model, Partition(), FP8, H200, experts_kernel="cutlass")  # type: ignore[arg-type]
     IterationModel(load_model("qwen3-30b-a3b"), Partition(tp=2, ep=2), Precision(), H200, experts_kernel="triton")

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from aicb import InputError, Partition, Precision, built_in_models, load_model
 from aicb.measurements.gpu import get_gpu, known_gpus
+from aicb.model.architecture import MoeFfn
 from aicb.operators.dispatch import ExpertDispatch
 from aicb.operators.memory import instance_memory, resident_weight_bytes
 
@@ -25,8 +26,11 @@ def test_kv_blocks_are_those_of_vllm_on_one_h200(name: str, blocks: int) -> None
 
 @pytest.mark.parametrize("name", [name for name in built_in_models() if not name.startswith(("deepseek", "kimi"))])
 def test_bf16_weights_take_two_bytes_per_parameter(name: str) -> None:
+    """Routers in fp32 take four."""
     model = load_model(name)
-    assert resident_weight_bytes(model, Partition(), Precision()) == 2 * model.parameters
+    networks = [layer.ffn for layer in model.layers if isinstance(layer.ffn, MoeFfn)]
+    in_fp32 = sum(moe.experts * model.hidden for moe in networks if moe.has_fp32_router)
+    assert resident_weight_bytes(model, Partition(), Precision()) == 2 * (model.parameters + in_fp32)
 
 
 def test_fp8_weights_take_one_byte_and_scales_for_matrices_and_two_for_the_rest() -> None:

@@ -16,6 +16,7 @@ from aicb import (
     load_model,
 )
 from aicb.kernels.batched_gemm import BatchedGemm
+from aicb.kernels.fp32_router import Fp32Router
 from aicb.kernels.gemm import Gemm
 from aicb.kernels.grouped_gemm import GroupedGemm
 from aicb.model.architecture import GatedDeltaNet, GroupedQueryAttention, LatentAttention, MoeFfn
@@ -135,7 +136,7 @@ def test_gemm_flops_per_decoded_token_are_twice_the_active_matrix_weights(name: 
             moe = layer.ffn
             not_matrices += moe.experts * (moe.has_correction_bias + moe.has_biases)
             not_matrices += moe.experts_per_token * (2 * moe.intermediate + model.hidden) if moe.has_biases else 0
-    products = (Gemm, BatchedGemm, GroupedGemm)
+    products = (Gemm, BatchedGemm, GroupedGemm, Fp32Router)
     operators = iteration_operators(model, ONE, BF16, Batch.decode([2]))
     flops = sum(op.count * op.flops for op in operators if isinstance(op.kernel, products))
     assert flops == pytest.approx(2 * (model.active_parameters - not_matrices), rel=1e-12)
