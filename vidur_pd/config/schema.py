@@ -189,8 +189,8 @@ class EngineConfig(Section):
     kv: Literal["bf16", "fp8"] = "bf16"
     experts_kernel: ExpertsKernel
     """Of fp8 experts: grouped products of DeepGEMM, vLLM's fused Triton kernel, where every rank holds all experts, or
-    FlashInfer's, which vLLM takes on Hopper where ranks share them. Those to which DeepEP brings tokens run in DeepGEMM's,
-    others than fp8 in a kernel like Triton's in any case."""
+    FlashInfer's, which vLLM takes on Hopper where ranks share them. Those to which DeepEP brings tokens run in
+    DeepGEMM's, others than fp8 in a kernel like Triton's in any case."""
     moe_kernels: MoeKernels
     """Around products of experts that gather their rows, bf16 or by Triton: vLLM's, which leave few tokens unsorted,
     sum more than four experts by torch and copy the sums; or one that sums, after sorting in bf16. SGLang's are the
