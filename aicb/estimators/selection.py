@@ -44,6 +44,10 @@ EXPERTS_GPU = "h100"
 alone."""
 
 
+CARRIED_OPERATORS = frozenset({"moe_experts"})
+"""Operators of much time that only that GPU has measurements of: flagged elsewhere, and no formulas."""
+
+
 def select_estimator(name: str, gpu: Gpu, precision: Precision, timing: Timing = "engine") -> Estimator:
     """The estimator of this name: interpolation, forest, transfer, roofline, or auto.
 

@@ -70,7 +70,7 @@ class PoolTime:
     compute_s: float
     communication_s: float
     is_transferred: bool
-    """Kernel times are those of another GPU."""
+    """Kernel times are those of another GPU, or of experts those that are flagged."""
     is_other_architecture: bool
     """… of another architecture."""
     collectives: Source

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from aicb import get_gpu
+from aicb.estimators.selection import CARRIED_OPERATORS
 from aicb.iteration.host import MEDIAN_HOST, known_hosts
 from aicb.measurements.gpu import MEASURED_GPU
 from simccl.planning.calibration import shipped_calibration
@@ -247,10 +248,15 @@ class Account:
         return PoolTime(
             compute_s=compute_s,
             communication_s=float(self._log.busy_ps[indices].sum()) / PS_PER_S - compute_s,
-            is_transferred=origin is not None,
+            is_transferred=origin is not None or self._has_experts_of_another_gpu(pool),
             is_other_architecture=origin is not None and origin.architecture != gpu.architecture,
             collectives=self._collectives_from(pool),
         )
+
+    def _has_experts_of_another_gpu(self, pool: PoolConfig) -> bool:
+        """Whether most of what is flagged in a pool whose GPU has a table are experts, measured on another alone."""
+        flagged = {item.operator for item in self._estimated_operators() if item.pool == pool.name}
+        return bool(flagged & CARRIED_OPERATORS)
 
     def _collectives_from(self, pool: PoolConfig) -> Source:
         """Where most of a pool's collectives come from: experts that ranks share send most of the bytes."""

@@ -18,6 +18,7 @@ from vidur_pd.metrics.sources import (
     time_sources,
 )
 
+OF_VLLM = {"framework": "vllm", "weights": "fp8"}
 HERE = PoolTime(6.0, 2.0, False, False, Source.MEASURED_HERE)
 CARRIED = PoolTime(3.0, 1.0, True, False, Source.FORMULA)
 
@@ -70,6 +71,9 @@ def test_runs_say_what_they_rest_on() -> None:
     assert carried.estimates == pytest.approx(carried.time_sources["transferred"])
     formula = simulate(config([pool("m", "mixed")], engine={"estimator": "roofline"}), rows).summary
     assert formula.time_sources["formula"] > 0.9
+    experts = simulate(config([pool("m", "mixed", tp=2, ep=2)], model="qwen3-30b-a3b", engine=OF_VLLM), rows).summary
+    assert experts.time_sources["transferred"] > 0.1  # FlashInfer's, measured on an H100
+    assert experts.time_sources["formula"] == 0.0
     two_nodes = simulate(config([pool("m", "mixed", tp=4)]), rows).summary
     assert two_nodes.time_sources["formula"] > 0.2
     assert two_nodes.estimates == pytest.approx(two_nodes.time_sources["formula"])
