@@ -13,19 +13,25 @@ from boundary.errors import InputError
 
 
 def host_of(
-    steps: Sequence[Step], launches: Launches, request_latency_us: float, tp: int = 1, dp: int = 1
+    steps: Sequence[Step],
+    launches: Launches,
+    request_latency_us: float,
+    tp: int = 1,
+    dp: int = 1,
+    slowest_rank: float = 1.0,
 ) -> HostModel:
     """The times of a host, of a worker in the mean, whatever the model (`aicb.iteration.launches`).
 
-    Steps have the times of the slowest of ``tp`` workers; what that is longer is taken off (`HostModel.speed_spread`).
-    With several, hand-over and agreement are apart; gathering logits cannot be separated from sampling and stays in
-    it.
+    Steps have the times of the slowest of ``tp`` workers, of all ranks; what that is longer is taken off, so that the
+    slowest of all is as slow as recorded (`HostModel.speed_spread`). With several, hand-over and agreement are apart;
+    gathering logits cannot be separated from sampling and stays in it.
 
     Args:
         steps: decodes of one request and of more in full graphs, prompts alone within the captured sizes and beyond.
         launches: of the stage that ran.
         request_latency_us: from the client to the scheduler, and from a result to the client.
         tp, dp: workers of a data-parallel rank, and ranks that share experts.
+        slowest_rank: how many times longer the slowest rank takes than the steps of all in the median.
 
     Raises:
         InputError: a kind of step is missing.
@@ -57,7 +63,7 @@ def host_of(
     )
     if tp * dp == 1:
         return found
-    slowest = slowest_of(tp, found.speed_spread)
+    slowest = slowest_of(tp * dp, found.speed_spread) / slowest_rank
     return replace(
         found,
         **{name: getattr(found, name) / slowest for name in OF_WORKERS},

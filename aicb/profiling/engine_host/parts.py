@@ -41,6 +41,16 @@ def steps_of(recording: dict[str, Any]) -> list[Step]:
     return [step for rank in recording["ranks"] for step in _steps_of_rank(rank, recording["began"])]
 
 
+def slowest_rank(recording: dict[str, Any]) -> float:
+    """Launching an eager prompt in the slowest data-parallel rank over that in the median step of all ranks."""
+    ranks = [
+        [step.launch_s for step in _steps_of_rank(rank, recording["began"]) if step.mode == "eager" and step.prompts]
+        for rank in recording["ranks"]
+    ]
+    launching = [times for times in ranks if times]
+    return max(map(median, launching)) / median(time for times in launching for time in times) if launching else 1.0
+
+
 def _steps_of_rank(rank: dict[str, Any], began: float) -> list[Step]:
     rows = [row for row in rank["scheduler"] if row[1] >= began]
     scheduled = [row for row in rows if row[0] == "schedule"]

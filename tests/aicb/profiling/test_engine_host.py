@@ -21,7 +21,7 @@ from aicb.model.catalog import load_model
 from aicb.model.partition import Partition
 from aicb.model.precision import Precision
 from aicb.operators.dispatch import ExpertDispatch
-from aicb.profiling.engine_host.parts import Step, steps_of
+from aicb.profiling.engine_host.parts import Step, slowest_rank, steps_of
 from boundary.errors import InputError
 from tests.validation.engine_figures import read_measurement
 
@@ -74,7 +74,10 @@ def test_a_host_of_two_ranks_is_one_whose_slower_process_takes_as_long() -> None
     assert (found.agree_us, found.logits_us) == (pytest.approx(300.0), None)
     again = found.of_workers(1, 1)
     assert again == found
-    assert found.eager_launch_us == pytest.approx(HOST.eager_launch_us)
+    slower = found.of_workers(1, 2)
+    assert slower.eager_launch_us == pytest.approx(HOST.eager_launch_us)
+    uneven = host_of(agreed, LAUNCHES, HOST.request_latency_us, dp=2, slowest_rank=1.1).of_workers(1, 2)
+    assert uneven.eager_launch_us == pytest.approx(1.1 * HOST.eager_launch_us)
 
     found = host_of(STEPS, LAUNCHES, HOST.request_latency_us, tp=2)
     slower = found.of_workers(2, 1)
@@ -106,6 +109,16 @@ def test_each_part_is_that_of_the_slowest_worker() -> None:
     times_s = (found.schedule_s, found.hand_over_s, found.prepare_s, found.launch_s, found.sample_s, found.output_s)
     assert times_s == pytest.approx((0.1, 0.2, 0.2, 0.5, 0.1, 0.3))
     assert found.calls == {"all_reduce": (2, 0.03), "attention": (1, 0.05)}
+
+
+def test_the_slowest_rank_is_compared_with_all_steps() -> None:
+    """One rank launches a prompt for 0.5 s, the other for 0.8: the median of both is 0.65."""
+    both = recording()
+    other = recording()["ranks"][0]
+    other["workers"][1][0][4] = 11.2
+    both["ranks"].append(other)
+    assert slowest_rank(both) == pytest.approx(0.8 / 0.65)
+    assert slowest_rank(recording()) == 1.0
 
 
 def test_stamps_of_different_steps_are_refused() -> None:
