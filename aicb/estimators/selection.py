@@ -46,6 +46,8 @@ alone."""
 
 CARRIED_OPERATORS = frozenset({"moe_experts"})
 """Operators of much time that only that GPU has measurements of: flagged elsewhere, and no formulas."""
+CARRYING_ESTIMATORS = ("auto", "interpolation", "transfer")
+"""Names of the estimators that take them from there."""
 
 
 def select_estimator(name: str, gpu: Gpu, precision: Precision, timing: Timing = "engine") -> Estimator:

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from aicb import get_gpu
-from aicb.estimators.selection import CARRIED_OPERATORS
+from aicb.estimators.selection import CARRIED_OPERATORS, CARRYING_ESTIMATORS
 from aicb.iteration.host import MEDIAN_HOST, known_hosts
 from aicb.measurements.gpu import MEASURED_GPU
 from simccl.planning.calibration import shipped_calibration
@@ -255,6 +255,8 @@ class Account:
 
     def _has_experts_of_another_gpu(self, pool: PoolConfig) -> bool:
         """Whether most of what is flagged in a pool whose GPU has a table are experts, measured on another alone."""
+        if self._plan.pools[pool.name].engine.estimator not in CARRYING_ESTIMATORS:
+            return False
         flagged = {item.operator for item in self._estimated_operators() if item.pool == pool.name}
         return bool(flagged & CARRIED_OPERATORS)
 
