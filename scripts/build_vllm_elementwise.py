@@ -61,7 +61,8 @@ COPYING_MODEL = "qwen3-30b-a3b"
 OTHER_COPIES = 3
 """Of its step, outside layers, of some bytes each."""
 LIGHT_MHZ, REFERENCE_MHZ = 1810.0, 1600.0
-"""Clocks of an H200 under decodes, and that its times are converted to (``aicb/data/gpus/h200.yaml``)."""
+"""Clocks of an H200 under decodes, and that its times are converted to (``aicb/data/gpus/h200.yaml``); of an
+H100, which has its law, too."""
 IN_ENGINES = {"vllm_activation": frozenset({512, 768, 2048})}
 """Widths of their experts, whose activations are taken from the engines."""
 SCORING_MODEL, SCORING_LAYERS = "minimax-m2", 12
@@ -72,6 +73,7 @@ CAST = "unrolled_elementwise_kernel<at::native::direct_copy"
 OTHER_CASTS_US = 0.9
 """Of a layer, in steps in which vLLM's own kernel takes the activations as they are."""
 OWN_KERNEL_TOKENS = 32
+"""Most tokens of vLLM's own kernel (``gate_linear.py``, ``FP32_MAX_TOKENS``)."""
 LONG = 300
 """Tokens from which on a step's clock is the reference."""
 SINGLE_LAYERS = {"deepseek-v3": ("deepseek-v3-l8", "experts")}

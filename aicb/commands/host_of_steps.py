@@ -18,7 +18,7 @@ def host_of(
     request_latency_us: float,
     tp: int = 1,
     dp: int = 1,
-    slowest_rank: float = 1.0,
+    slowest_rank_factor: float = 1.0,
 ) -> HostModel:
     """The times of a host, of a worker in the mean, whatever the model (`aicb.iteration.launches`).
 
@@ -31,7 +31,7 @@ def host_of(
         launches: of the stage that ran.
         request_latency_us: from the client to the scheduler, and from a result to the client.
         tp, dp: workers of a data-parallel rank, and ranks that share experts.
-        slowest_rank: how many times longer the slowest rank takes than the steps of all in the median.
+        slowest_rank_factor: how many times longer the slowest rank takes than the steps of all in the median.
 
     Raises:
         InputError: a kind of step is missing.
@@ -63,7 +63,7 @@ def host_of(
     )
     if tp * dp == 1:
         return found
-    slowest = slowest_of(tp * dp, found.speed_spread) / slowest_rank
+    slowest = slowest_of(tp * dp, found.speed_spread) / slowest_rank_factor
     return replace(
         found,
         **{name: getattr(found, name) / slowest for name in OF_WORKERS},

@@ -100,7 +100,7 @@ def profile(
         return
     modules = dict(_module(text) for text in library_module or [])
     try:
-        from aicb.profiling.compile_ahead import FUSED, compile_ahead
+        from aicb.profiling.compile_ahead import compile_ahead
         from aicb.profiling.libraries import all_libraries
         from aicb.profiling.runner import Settings, run_plan
     except ModuleNotFoundError as error:
@@ -109,9 +109,7 @@ def profile(
     read = [path for name in model for path in model_files(name)]
     check_directory(output, resume=resume, inputs=[*read, *modules.values()])
     if compile_workers and device is Device.CUDA:
-        grouped = ("grouped_gemm_", FUSED)
-        compiled = [p for p in points if p.op.startswith(grouped) or (p.op == "gemm" and p.dtype == "fp8")]
-        compile_ahead([p for p in compiled if not p.op.endswith("gathered")], compile_workers, compile_budget)
+        compile_ahead(points, compile_workers, compile_budget)
     settings = Settings(device.value, budget, check, resume, run=run)
     _print(run_plan(points, all_libraries(device.value, modules), output, settings), output)
 

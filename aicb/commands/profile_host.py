@@ -38,7 +38,7 @@ def host(
         raise InputError(f"aicb profile host: found no module {error.name!r}, expected an installed vllm") from None
     from aicb.commands.host_of_steps import host_of, launch_range_us
     from aicb.profiling.engine_host.engine import EngineUnderTest, record
-    from aicb.profiling.engine_host.parts import request_latency_us, slowest_rank, steps_of
+    from aicb.profiling.engine_host.parts import request_latency_us, slowest_rank_factor, steps_of
 
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "config.json"
@@ -48,7 +48,7 @@ def host(
     if recording is not None:
         recording.write_text(json.dumps(stamps), encoding="utf-8")
     steps = steps_of(stamps)
-    found = host_of(steps, launches, request_latency_us(stamps), tp, dp, slowest_rank(stamps))
+    found = host_of(steps, launches, request_latency_us(stamps), tp, dp, slowest_rank_factor(stamps))
     least_us, most_us = launch_range_us(steps, launches, tp)
     engine = f"{model.parent.name or model.name}, {layers or 'all'} layers, TP {tp}, DP {dp}"
     spread = f"from {least_us:.1f} to {most_us:.1f} us (10th and 90th percentile)"

@@ -60,11 +60,20 @@ class FusedExperts(Kernel):
         del precision
         up, down = (weight_matrix_bytes(n, k, "fp8") for n, k in self._products)
         weights = self.active_groups * (up + down)
-        copied = 2 * _BF16 * self.hidden + 2 * activation_bytes_per_row(self.hidden, "fp8")
-        activated = 2 * _BF16 * 3 * self.width + 2 * activation_bytes_per_row(self.width, "fp8")
-        summed = 2 * _BF16 * self.hidden
-        moved = self.rows * (copied + activated + summed) + 2 * _BF16 * self.tokens * self.hidden + weights
+        moved = 2 * self.rows * self._between_bytes + self._outer_bytes + weights
         return KernelCost(6.0 * self.rows * self.width * self.hidden, moved, weights, "fp8")
+
+    @property
+    def _between_bytes(self) -> int:
+        """Of a pair, in all tensors between the kernels: its row copied and quantised, the first product, activated and
+        quantised, the second product."""
+        quantised = sum(activation_bytes_per_row(columns, "fp8") for columns in (self.hidden, self.width))
+        return int(_BF16 * (2 * self.hidden + 3 * self.width) + quantised)
+
+    @property
+    def _outer_bytes(self) -> float:
+        """Tokens and sums."""
+        return 2 * _BF16 * self.tokens * self.hidden
 
     @property
     def _products(self) -> tuple[tuple[int, int], tuple[int, int]]:
@@ -103,8 +112,8 @@ class FusedExperts(Kernel):
         return self.groups * sum(weight_matrix_bytes(n, k, "fp8") for n, k in self._products)
 
     def tensor_bytes(self, precision: Precision) -> int:
-        cost = self.cost(precision)
-        return int(cost.moved_bytes - cost.cold_bytes)
+        del precision
+        return int(self.rows * self._between_bytes + self._outer_bytes)
 
     @classmethod
     def swept_points(cls, swept: SweptModel) -> Iterator[Point]:

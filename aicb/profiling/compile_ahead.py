@@ -11,20 +11,35 @@ import logging
 import multiprocessing
 import time
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from types import MappingProxyType
 
 from aicb.kernels.point import Point
 from aicb.profiling.kernel_library import Library
+from aicb.profiling.libraries.deep_gemm import DeepGemm
+from aicb.profiling.libraries.flashinfer_experts import FlashInferExperts
+from aicb.profiling.libraries.flashinfer_gemm import FlashInferGemm
 
 logger = logging.getLogger(__name__)
 
-FUSED = "fused_experts"
-"""Of which there is no other distribution."""
+COMPILING: Mapping[str, type[Library]] = MappingProxyType(
+    {
+        "gemm": DeepGemm,
+        "gemm_swapped": FlashInferGemm,
+        "grouped_gemm_masked": DeepGemm,
+        "grouped_gemm_contiguous": DeepGemm,
+        "fused_experts": FlashInferExperts,
+    }
+)
+"""What compiles the points of an operation, dense products of bf16 apart."""
+SKEWED = ("grouped_gemm_masked", "grouped_gemm_contiguous")
+"""Operations whose points of several distributions share kernels: the tile depends on the expected rows, which skew
+leaves about equal."""
 
 
 def compile_ahead(points: Sequence[Point], workers: int, timeout_s: float) -> int:
-    """Runs all points of these libraries once in ``workers`` processes; the number of tasks finished in ``timeout_s``.
+    """Runs points that are compiled at first use once in ``workers`` processes; the tasks finished in ``timeout_s``.
 
     Points of one weight shape and one power of two of rows tend to share a kernel and form a task; tasks of different
     weight shapes come after each other, so that two workers seldom compile the same kernel.
@@ -50,8 +65,9 @@ def compile_ahead(points: Sequence[Point], workers: int, timeout_s: float) -> in
 def _tasks(points: Iterable[Point]) -> dict[tuple[str, int], list[Point]]:
     tasks: dict[tuple[str, int], list[Point]] = defaultdict(list)
     for point in points:
-        if point.distribution not in ("", "balanced") and point.op != FUSED:
-            continue  # the tile depends on the expected rows, which skew leaves about equal
+        is_dense_bf16 = point.op == "gemm" and point.dtype != "fp8"
+        if point.op not in COMPILING or is_dense_bf16 or (point.op in SKEWED and point.distribution != "balanced"):
+            continue
         site = f"{point.op} {point.dtype} {point['n']} {point['k']} {point.get('groups', 0)}"
         rows = point.get("m", 0) or max(point.get("expected_m", 0), point.get("rows", 1) // point.get("groups", 1))
         tasks[site, max(rows - 1, 0).bit_length()].append(point)
@@ -62,12 +78,7 @@ def _run_once(points: list[Point]) -> str:
     """In a worker; the first failure in one line, or nothing."""
     import torch
 
-    from aicb.profiling.libraries.deep_gemm import DeepGemm
-    from aicb.profiling.libraries.flashinfer_experts import FlashInferExperts
-    from aicb.profiling.libraries.flashinfer_gemm import FlashInferGemm
-
-    compiling: dict[str, type[Library]] = {"gemm_swapped": FlashInferGemm, FUSED: FlashInferExperts}
-    library = compiling.get(points[0].op, DeepGemm)()
+    library = COMPILING[points[0].op]()
     for point in points:
         try:
             library.kernel(point).run()

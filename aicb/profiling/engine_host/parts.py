@@ -41,7 +41,7 @@ def steps_of(recording: dict[str, Any]) -> list[Step]:
     return [step for rank in recording["ranks"] for step in _steps_of_rank(rank, recording["began"])]
 
 
-def slowest_rank(recording: dict[str, Any]) -> float:
+def slowest_rank_factor(recording: dict[str, Any]) -> float:
     """Launching an eager prompt in the slowest data-parallel rank over that in the median step of all ranks."""
     ranks = [
         [step.launch_s for step in _steps_of_rank(rank, recording["began"]) if step.mode == "eager" and step.prompts]

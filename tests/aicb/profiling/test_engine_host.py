@@ -21,7 +21,7 @@ from aicb.model.catalog import load_model
 from aicb.model.partition import Partition
 from aicb.model.precision import Precision
 from aicb.operators.dispatch import ExpertDispatch
-from aicb.profiling.engine_host.parts import Step, slowest_rank, steps_of
+from aicb.profiling.engine_host.parts import Step, slowest_rank_factor, steps_of
 from boundary.errors import InputError
 from tests.validation.engine_figures import read_measurement
 
@@ -76,7 +76,7 @@ def test_a_host_of_two_ranks_is_one_whose_slower_process_takes_as_long() -> None
     assert again == found
     slower = found.of_workers(1, 2)
     assert slower.eager_launch_us == pytest.approx(HOST.eager_launch_us)
-    uneven = host_of(agreed, LAUNCHES, HOST.request_latency_us, dp=2, slowest_rank=1.1).of_workers(1, 2)
+    uneven = host_of(agreed, LAUNCHES, HOST.request_latency_us, dp=2, slowest_rank_factor=1.1).of_workers(1, 2)
     assert uneven.eager_launch_us == pytest.approx(1.1 * HOST.eager_launch_us)
 
     found = host_of(STEPS, LAUNCHES, HOST.request_latency_us, tp=2)
@@ -117,8 +117,8 @@ def test_the_slowest_rank_is_compared_with_all_steps() -> None:
     other = recording()["ranks"][0]
     other["workers"][1][0][4] = 11.2
     both["ranks"].append(other)
-    assert slowest_rank(both) == pytest.approx(0.8 / 0.65)
-    assert slowest_rank(recording()) == 1.0
+    assert slowest_rank_factor(both) == pytest.approx(0.8 / 0.65)
+    assert slowest_rank_factor(recording()) == 1.0
 
 
 def test_stamps_of_different_steps_are_refused() -> None:
