@@ -373,6 +373,7 @@ class HostTimes:
         prompt_ps: int,
         token_ps: int,
         request_ps: int,
+        hand_over_ps: int,
         full_ps: int,
         piecewise_ps: int,
         eager_ps: int,
@@ -400,6 +401,8 @@ class IterationCost:
     def prepare_ps(self) -> int: ...
     @property
     def launch_ps(self) -> int: ...
+    @property
+    def hand_over_ps(self) -> int: ...
     @property
     def phase_ps(self) -> list[int]: ...
     @property

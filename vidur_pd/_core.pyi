@@ -493,14 +493,16 @@ class HostClock:
         start_ps: int,
         device_ps: NDArray[np.int64],
         communication_ps: int = 0,
+        hand_over_ps: int = 0,
     ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """[steps] what each takes in all, and when the host has launched it; ``work``: preparing and launching."""
+        """[steps] what each takes in all, and when the host has launched it; ``work``: preparing, handing over
+        included, and launching."""
 
     def end(self, *, launched_ps: int, began_ps: int, ended_ps: int) -> None:
         """Of an iteration: when its last step had been launched, began and ended."""
 
-    def ready(self, decided_ps: int) -> int:
-        """When the host turns to an iteration."""
+    def ready(self, decided_ps: int, hand_over_ps: int = 0) -> int:
+        """When the host turns to an iteration; workers, when it has been handed over to them."""
 
 class Stage:
     """One pipeline stage of an iteration: what it computes, and what it communicates on an idle fabric and now."""
@@ -520,9 +522,11 @@ class Stage:
         attention_ps: int = 0,
         ffn_ps: int = 0,
         pauses_ps: Sequence[int] = ...,
+        hand_over_ps: int = 0,
     ) -> None:
         """``communication_ps``: all collectives one after another; ``load``: number of what it leaves on links;
-        ``prepare_ps``, ``launch_ps``: what the host does for it, of which the loop adds what it exposes;
+        ``prepare_ps``, ``launch_ps``: what the host does for it, of which the loop adds what it exposes,
+        ``hand_over_ps``: the part of the former before its workers;
         ``estimated_ps``: part of compute that rests on estimates; ``not_overlapped_ps``, ``overlapped``: see
         ``aicb.TwoBatchOverlap``, less ``compute_ps``; ``attention_ps``, ``ffn_ps``: what attention workers and FFN
         workers compute, where they are apart, ``pauses_ps`` piece by piece (`vidur_pd.execution.iteration.workers`)."""
@@ -853,6 +857,7 @@ class Loop:
         launches_itself: bool,
         pricing: Sequence[IterationPricing],
         reports_rest: bool = False,
+        launches_apart: bool = False,
     ) -> None:
         """Adds the next instance; ``pricing`` is [stages], empty where Python prices."""
 

@@ -367,9 +367,10 @@ void bind_rules(py::module_& module) {
         .def(py::init<double, double, double>(), py::arg("compute_ps"), py::arg("communication_ps"), py::arg("share"));
     module.def("overlapped_ps", &overlapped_ps, py::arg("not_overlapped_ps"), py::arg("segments"), py::arg("slowdown"));
     py::class_<HostTimes>(module, "HostTimes")
-        .def(py::init<TimePs, TimePs, TimePs, TimePs, TimePs, TimePs, TimePs, TimePs, TimePs>(), py::kw_only(),
+        .def(py::init<TimePs, TimePs, TimePs, TimePs, TimePs, TimePs, TimePs, TimePs, TimePs, TimePs>(), py::kw_only(),
              py::arg("step_ps"), py::arg("gaps_ps"), py::arg("prepare_ps"), py::arg("prompt_ps"), py::arg("token_ps"),
-             py::arg("request_ps"), py::arg("full_ps"), py::arg("piecewise_ps"), py::arg("eager_ps"));
+             py::arg("request_ps"), py::arg("hand_over_ps"), py::arg("full_ps"), py::arg("piecewise_ps"),
+             py::arg("eager_ps"));
     py::class_<StageRules>(module, "StageRules")
         .def(py::init<std::vector<std::int64_t>, bool, HostTimes, std::optional<ClockLaw>>(), py::kw_only(),
              py::arg("graph_sizes"), py::arg("shares_experts"), py::arg("host"), py::arg("clock"))
@@ -380,6 +381,7 @@ void bind_rules(py::module_& module) {
         .def_readonly("estimated_ps", &IterationCost::estimated_ps)
         .def_property_readonly("prepare_ps", [](const IterationCost& cost) { return cost.host.prepare_ps; })
         .def_property_readonly("launch_ps", [](const IterationCost& cost) { return cost.host.launch_ps; })
+        .def_property_readonly("hand_over_ps", [](const IterationCost& cost) { return cost.host.hand_over_ps; })
         .def_readonly("phase_ps", &IterationCost::phase_ps)
         .def_readonly("estimated", &IterationCost::estimated)
         .def_readonly("communications", &IterationCost::communications);

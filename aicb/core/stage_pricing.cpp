@@ -101,7 +101,8 @@ bool StagePricing::finish(const Padding& padding, const Shared& shared, Iteratio
 }
 
 HostWork StagePricing::host_work(std::int64_t tokens, std::int64_t requests, bool is_decode) const {
-    return {rules_.host.prepare(tokens, requests, is_decode), pad(tokens, is_decode).launch_ps};
+    return {rules_.host.prepare(tokens, requests, is_decode), pad(tokens, is_decode).launch_ps,
+            rules_.host.hand_over_ps};
 }
 
 // Sorts the requests of every rank into decodes and prefills; whether there are decodes only.

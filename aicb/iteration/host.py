@@ -1,14 +1,15 @@
 """Host of an engine: a small model of vLLM 0.24 (V1 engine, asynchronous scheduling).
 
-One Python thread of the engine core does, for every iteration, one after another:
+One Python thread does, for every iteration, one after another:
 
     prepare (take the result before, schedule, fill inputs) · launch the forward pass · sample (launch, copy back)
 
 and then waits for the result of the iteration before, so that it works one iteration ahead of the device. What of this
 delays the device follows from when each can begin (``vidur_pd/core/host_clock.hpp``): nothing while kernels take longer
 than the host; all of it where the host takes longer; *prepare* when the engine was idle, or decides after the result
-(no asynchronous scheduling). A first token is handed out once the host has launched the iteration after, which lets
-the tokens of short prompts, launched kernel by kernel, wait for it.
+(no asynchronous scheduling). On one GPU it is the thread of the engine core: a first token is handed out once it has
+launched the iteration after, which lets the tokens of short prompts, launched kernel by kernel, wait for it. On several
+it is one in each worker, which gets its next iteration while it launches one, and tokens wait for nobody.
 
 - *Launching*. Work outside CUDA graphs is launched kernel by kernel from Python (`aicb.iteration.launches`). A full
   graph is one launch; piecewise graphs leave the attention of each layer outside; eager iterations launch everything.
@@ -161,10 +162,11 @@ class HostModel:
         """
         workers = tp * dp
         if workers == 1:
-            return self
+            return replace(self, hand_over_us=0.0)
         slowest = slowest_of(workers, self.speed_spread)
         own_us = {name: getattr(self, name) * slowest for name in OF_WORKERS}
-        own_us["prepare_us"] += self._or_launches(self.hand_over_us, HAND_OVER_LAUNCHES)
+        own_us["hand_over_us"] = self._or_launches(self.hand_over_us, HAND_OVER_LAUNCHES)
+        own_us["prepare_us"] += own_us["hand_over_us"]
         if dp > 1:
             own_us["prepare_us"] += self._or_launches(self.agree_us, AGREEING_LAUNCHES)
         if tp > 1:

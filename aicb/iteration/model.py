@@ -320,7 +320,7 @@ class IterationModel:
             InputError: the number of ranks is not dp, all are empty, or there are prefills.
         """
         cost, compute_ps = self.price_device_run(batches, steps, stage=stage)
-        return cost.in_sequence(), np.maximum(compute_ps, cost.prepare_ps + cost.launch_ps)
+        return cost.in_sequence(), np.maximum(compute_ps, cost.host_period_ps)
 
     def price_device_run(
         self, batches: Sequence[Batch] | RankBatches, steps: int, *, stage: int = 0
@@ -459,6 +459,7 @@ class IterationModel:
             prompt_ps=picoseconds(host.prompt_us + host.eager_launch_us * launches.prompt_preparing),
             token_ps=picoseconds(host.prompt_token_us),
             request_ps=picoseconds(host.request_us),
+            hand_over_ps=picoseconds(host.hand_over_us or 0.0),
             full_ps=picoseconds(self._launching_us(host, GraphMode.FULL, launches)),
             piecewise_ps=picoseconds(self._launching_us(host, GraphMode.PIECEWISE, launches)),
             eager_ps=picoseconds(self._launching_us(host, GraphMode.EAGER, launches)),

@@ -46,9 +46,17 @@ class IterationCost:
     launch_ps: int = 0
     """Of the host from there on, until its result can be waited for; hidden as far as kernels take longer."""
 
+    hand_over_ps: int = 0
+    """Part of ``prepare_ps`` that passes before workers, which work on the iteration before meanwhile."""
+
+    @property
+    def host_period_ps(self) -> int:
+        """From one iteration to the next where the host takes longer than the device."""
+        return self.prepare_ps + self.launch_ps - self.hand_over_ps
+
     def in_sequence(self) -> IterationCost:
         """The same where such iterations follow each other, decided ahead: the host's time where that is longer."""
-        longer_ps = max(self.prepare_ps + self.launch_ps - self.compute_ps, 0)
+        longer_ps = max(self.host_period_ps - self.compute_ps, 0)
         return replace(self, compute_ps=self.compute_ps + longer_ps, host_ps=self.host_ps + longer_ps)
 
 

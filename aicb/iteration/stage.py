@@ -98,6 +98,7 @@ class NameTable:
             self.estimated(found.estimated),
             found.prepare_ps,
             found.launch_ps,
+            found.hand_over_ps,
         )
 
 

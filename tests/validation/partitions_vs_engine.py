@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Compares the simulator with runs of vLLM 0.24.0 on one and two H100s, measured after the model was frozen.
+"""Compares the simulator with runs of vLLM 0.24.0 on one and two H100s, and two H200s, measured after it was frozen.
 
     python -m tests.validation.partitions_vs_engine
 
@@ -11,7 +11,9 @@ blocks, and how it reduces among ranks. The host is the default, which was chose
 were not measured then. ``HOST`` was measured later on one of their kind, at a speed that differs from theirs as those
 differ from each other. `LATER`, `MODELS` and `AGAIN` were measured once launches had kinds, with stamps inside: ``own``
 is what ``aicb profile host`` makes of its loads in the very engine, before and after what is compared. `SHARED_FP8` are
-the first engines of fp8 experts with EP; blind, DeepGEMM's products stood for FlashInfer's there.
+the first engines of fp8 experts with EP; blind, DeepGEMM's products stood for FlashInfer's there. `ON_H200` are whole
+models; hosts change their speed meanwhile, so that there is ``then`` besides: ``own`` at the speed at which the engine
+launched in the very phase, which is taken from its stamps, not from times of tokens.
 """
 
 from __future__ import annotations
@@ -26,6 +28,7 @@ from typing import Any
 import numpy as np
 import yaml
 
+from aicb.iteration.host import MEDIAN_HOST, OF_WORKERS, HostModel, slowest_of
 from aicb.iteration.model import IterationModel
 from aicb.measurements.gpu import get_gpu
 from aicb.model.catalog import load_model
@@ -60,30 +63,36 @@ STAMPED = (*LATER, *MODELS, *AGAIN)
 SHARED_FP8 = ("tp2-ep2-minimax-m2-l12", "dp2-ep2-qwen3-30b-a3b-fp8-l20")
 """Models cut to 12 and 20 layers whose fp8 experts both ranks share, likewise; their hosts are not among those of which
 ``virtual-machine`` is the median."""
+ON_H200 = ("h200-tp2-qwen3-next", "h200-tp2-qwen3-30b-a3b", "h200-dp2-ep2-qwen3-30b-a3b")
+"""Whole models on two H200s, likewise, with the time of a launch in each phase."""
 HOST = "xeon-vm-32-h100"
 """Of one worker on a machine of the same kind, stamped inside."""
 OWN = "own"
 """Of the engine that is compared with."""
+THEN = "then"
+"""The same, as fast as the engine launched in the median of the phase that is compared."""
 RUNS = ("serve_prefix", "serve_burst")
 LATER_RUNS = ("serve_2.0", "serve_6.0")
+H200_RUNS = (*LATER_RUNS, "serve_12.0")
 BLOCK_TOKENS = 16
 """Of models without delta rules, which have blocks of 544 tokens."""
 APART_S = 20.0
 """Between prompts that are to be alone."""
+BETWEEN_WORKERS = ("hand_over_us", "agree_us", "logits_us")
 COMPARED_STEPS = 40
 TOGETHER_OUTPUTS, TOGETHER_STEPS = 40, 12
 """Tokens of a request of decodes that were submitted together, and the last of them that were measured."""
 
 
 def measurement(server: str) -> dict[str, Any]:
-    return read_measurement(f"vllm-h100-{server}")
+    return read_measurement(f"vllm-{'' if server in ON_H200 else 'h100-'}{server}")
 
 
 def compare_prompts(server: str, host: str | None = None) -> list[Comparison]:
     """Medians of first tokens of prompts alone."""
     found = measurement(server)["prefill"]
     requests = [{"arrival": APART_S * index, "n_in": tokens, "n_out": 2} for index, (tokens, _) in enumerate(found)]
-    ttft_ms = seconds(simulate(server, requests, host).ttft_ps) * 1e3
+    ttft_ms = seconds(simulate(server, requests, host, "prefill").ttft_ps) * 1e3
     return [
         Comparison(f"prefill of {tokens}", float(np.median(times)) * 1e3, float(simulated))
         for (tokens, times), simulated in zip(found, ttft_ms, strict=True)
@@ -98,7 +107,7 @@ def compare_decodes(server: str, host: str | None = None) -> list[Comparison]:
         ends_s, last = [], row.get("n_out", TOGETHER_OUTPUTS)
         for outputs in (last - steps, last):
             requests = [{"arrival": 0.0, "n_in": row["L"], "n_out": outputs} for _ in range(row["B"])]
-            ends_s.append(float(seconds(simulate(server, requests, host).e2e_ps).min()))
+            ends_s.append(float(seconds(simulate(server, requests, host, "decode").e2e_ps).min()))
         step_ms = (ends_s[1] - ends_s[0]) / steps * 1e3
         rows.append(Comparison(f"decode of {row['B']} x {row['L']}", row["itl_p50"] * 1e3, step_ms))
     return rows
@@ -107,7 +116,7 @@ def compare_decodes(server: str, host: str | None = None) -> list[Comparison]:
 def compare_serving(server: str, run: str, host: str | None = None) -> list[Comparison]:
     """Means and P90 of a serving run."""
     requests = measurement(server)[run]
-    table = simulate(server, requests, host)
+    table = simulate(server, requests, host, run)
     comparisons = []
     for metric, times_ps in {"ttft": table.ttft_ps, "tpot": table.tpot_ps, "e2e": table.e2e_ps}.items():
         measured_s, simulated_s = np.array([request[metric] for request in requests]), seconds(times_ps)
@@ -117,15 +126,28 @@ def compare_serving(server: str, run: str, host: str | None = None) -> list[Comp
     return comparisons
 
 
-def simulate(server: str, requests: Sequence[dict[str, Any]], host: str | None = None) -> Any:
+def own_host(server: str, phase: str = "") -> dict[str, float]:
+    """Times of the engine's host, at the speed of a phase if one is named."""
+    found = measurement(server)
+    times: dict[str, float] = found["host"]
+    if not phase:
+        return times
+    slower = launch_us(server, phase) / times["eager_launch_us"]
+    then = {name: time * slower if name in (*OF_WORKERS, *BETWEEN_WORKERS) else time for name, time in times.items()}
+    pieces = found.get("launches", {}).get(phase, {}).get("piecewise")
+    return {**then, "piece_launch_us": pieces[0]} if pieces else then
+
+
+def simulate(server: str, requests: Sequence[dict[str, Any]], host: str | None = None, phase: str = "") -> Any:
     """The table of requests, in their order; by default on the default host."""
     with tempfile.TemporaryDirectory() as folder:
         trace, configuration = Path(folder) / "trace.jsonl", Path(folder) / "config.yaml"
         trace.write_text("".join(json.dumps(row) + "\n" for row in trace_of(requests)), encoding="utf-8")
         configured = _configuration(server, trace)
-        if host == OWN:
+        if host in (OWN, THEN):
+            times = own_host(server, phase if host == THEN else "")
             own = Path(folder) / "host.yaml"
-            own.write_text(yaml.safe_dump({"source": server, **measurement(server)["host"]}), encoding="utf-8")
+            own.write_text(yaml.safe_dump({"source": server, **times}), encoding="utf-8")
             host = str(own)
         configured["engine"] |= {"host": host} if host else {}
         if "config" in measurement(server):
@@ -141,7 +163,7 @@ def _configuration(server: str, trace: Path) -> dict[str, Any]:
     blocks, block_tokens = found["kv_blocks"]
     return {
         "model": found["args"]["model"],
-        "hardware": "h100",
+        "hardware": "h200" if server in ON_H200 else "h100",
         "workload": {"kind": "trace", "path": str(trace), "hash_block_tokens": 16},
         "cluster": {
             "topology": {"kind": "rail_optimized", "gpus_per_node": 2},
@@ -166,14 +188,17 @@ def _partition(arguments: dict[str, Any]) -> dict[str, int]:
 
 def compare(server: str, host: str | None = None) -> list[Comparison]:
     """All that was measured of a server."""
-    runs = [run for run in (*RUNS, *LATER_RUNS) if run in measurement(server)]
+    runs = [run for run in (*RUNS, *H200_RUNS) if run in measurement(server)]
     served = (row for run in runs for row in compare_serving(server, run, host))
     return [*compare_prompts(server, host), *compare_decodes(server, host), *served]
 
 
 def launch_us(server: str, phase: str) -> float:
-    """A launch of eager prompts during a phase of one of `LATER`: medians of the slower worker over those counted."""
+    """A launch of eager prompts during a phase of one of `LATER` or `ON_H200`: of a worker in the mean, over those
+    counted."""
     found = measurement(server)
+    if "launches" in found:
+        return float(found["launches"][phase]["eager"][0])
     (steps,) = (each["steps"] for each in found["during"] if each["during"] == phase)
     eager = [row for row in steps if row["mode"] == "eager" and row["kind"].startswith("prompt")]
     passes = sum(row["number"] for row in eager)
@@ -183,12 +208,14 @@ def launch_us(server: str, phase: str) -> float:
         config.write_text(json.dumps(found["config"]), encoding="utf-8")
         model = load_model(str(config))
     iterations = IterationModel(model, Partition(tp=2), Precision(), get_gpu("h100"), hybrid_kernels="compiled")
-    return float(time_us / iterations.launches(0).eager_time)
+    slower = slowest_of(2, HostModel().speed_spread)
+    return float(time_us / iterations.launches(0).eager_time / slower)
 
 
 def main() -> int:
-    for server in (*SERVERS, HYBRID, *STAMPED, *SHARED_FP8):
-        hosts = (None, HOST, *((OWN,) if server in (*STAMPED, *SHARED_FP8) else ()))
+    for server in (*SERVERS, HYBRID, *STAMPED, *SHARED_FP8, *ON_H200):
+        has_own = server in (*STAMPED, *SHARED_FP8, *ON_H200)
+        hosts = (None, HOST, *((OWN,) if has_own else ()), *((MEDIAN_HOST, THEN) if server in ON_H200 else ()))
         for row, *others in zip(*(compare(server, host) for host in hosts), strict=True):
             times = f"measured {row.measured_ms:9.2f} ms  simulated {row.simulated_ms:9.2f} ms"
             named = "  ".join(f"{host} {other.error:+6.1%}" for host, other in zip(hosts[1:], others, strict=True))

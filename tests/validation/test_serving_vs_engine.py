@@ -11,9 +11,10 @@ MEAN = {"ttft": 0.10, "tpot": 0.04, "e2e": 0.04}
 P90 = 0.12
 MISSES = {
     ("qwen3-30b-a3b", "serve_2.0", "ttft"),  # one request of 40 that took 647 ms
-    ("qwen3-30b-a3b", "serve_12.0", "tpot"),  # 4.1 % fast; decodes of 32 and more are 2 to 4 % fast
 }
 """Means that miss (docs/accuracy/engines.md), and have to be taken off this list once they do not."""
+P90_MISSES = {("qwen3-30b-a3b", load, "ttft") for load in ("serve_2.0", "serve_12.0")}
+"""12.4 and 12.6 % fast."""
 
 
 @pytest.mark.skipif(not SERVING.is_dir(), reason="measured serving runs are not beside the repository")
@@ -28,4 +29,4 @@ def test_server_has_the_measured_latencies(model: str, capsys: pytest.CaptureFix
         name = f"{row.load} {row.metric}"
         case = (model, row.load, row.metric)
         assert (abs(row.error) <= MEAN[row.metric]) != (case in MISSES), f"{name}: {100 * row.error:.1f} %"
-        assert abs(row.p90_error) <= P90, f"{name}, P90: {100 * row.p90_error:.1f} %"
+        assert (abs(row.p90_error) <= P90) != (case in P90_MISSES), f"{name}, P90: {100 * row.p90_error:.1f} %"

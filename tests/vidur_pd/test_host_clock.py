@@ -13,9 +13,11 @@ WORK = (10, 20)
 """Prepares for 10, launches for 20."""
 
 
-def sequence(clock: HostClock, work: tuple[int, int], device: list[int]) -> tuple[list[int], list[int]]:
+def sequence(
+    clock: HostClock, work: tuple[int, int], device: list[int], hand_over: int = 0
+) -> tuple[list[int], list[int]]:
     """Of steps that are offered to an idle engine at 0 (how long each takes, when each has been launched)."""
-    taken, launched = clock.expose(work, decided_ps=0, start_ps=0, device_ps=np.array(device))
+    taken, launched = clock.expose(work, decided_ps=0, start_ps=0, device_ps=np.array(device), hand_over_ps=hand_over)
     return taken.tolist(), launched.tolist()
 
 
@@ -45,6 +47,17 @@ def test_after_launching_that_took_longer_than_kernels_the_next_step_is_prepared
     assert (taken[0], launched[0]) == (110, 1040)
 
 
+def test_workers_get_the_next_step_while_they_launch_the_one_before() -> None:
+    """Of 10 that it takes to prepare 6 pass before the workers: the first step is there at 10; of those behind it,
+    launched in 20 each, only the 4 in workers are seen. Of an idle engine, or without deciding ahead, all 10 are."""
+    ahead = HostClock(plans_ahead=True)
+    taken, launched = ahead.expose(WORK, decided_ps=0, start_ps=0, device_ps=np.array([5, 5, 5]), hand_over_ps=6)
+    assert (taken.tolist(), launched.tolist()) == ([30, 24, 24], [30, 54, 78])
+    after = HostClock(plans_ahead=False)
+    taken, _ = after.expose(WORK, decided_ps=0, start_ps=0, device_ps=np.array([5, 5]), hand_over_ps=6)
+    assert taken.tolist() == [30, 30]
+
+
 def test_communication_follows_the_kernels_and_the_host_hides_behind_both() -> None:
     taken, _ = HostClock(plans_ahead=True).expose(
         (0, 50), decided_ps=0, start_ps=0, device_ps=np.array([20]), communication_ps=10
@@ -55,13 +68,18 @@ def test_communication_follows_the_kernels_and_the_host_hides_behind_both() -> N
 times = st.integers(0, 1000)
 
 
-@given(st.booleans(), st.tuples(times, times), st.lists(times, min_size=1, max_size=8))
-def test_a_run_is_its_steps_one_by_one(plans_ahead: bool, work: tuple[int, int], device: list[int]) -> None:
+@given(st.booleans(), st.tuples(times, times), st.lists(times, min_size=1, max_size=8), st.floats(0, 1))
+def test_a_run_is_its_steps_one_by_one(
+    plans_ahead: bool, work: tuple[int, int], device: list[int], share: float
+) -> None:
     """A step is decided when the one before begins, or ends without deciding ahead."""
-    whole = sequence(HostClock(plans_ahead=plans_ahead), work, device)
+    hand_over = int(share * work[0])
+    whole = sequence(HostClock(plans_ahead=plans_ahead), work, device, hand_over)
     clock, start_ps, decided_ps, taken, launched = HostClock(plans_ahead=plans_ahead), 0, 0, [], []
     for step_ps in device:
-        step, at = clock.expose(work, decided_ps=decided_ps, start_ps=start_ps, device_ps=np.array([step_ps]))
+        step, at = clock.expose(
+            work, decided_ps=decided_ps, start_ps=start_ps, device_ps=np.array([step_ps]), hand_over_ps=hand_over
+        )
         taken.append(int(step[0]))
         launched.append(int(at[0]))
         end_ps = start_ps + taken[-1]

@@ -9,12 +9,12 @@ namespace {
 Stage make_stage(TimePs compute_ps, TimePs communication_ps, std::int32_t load, TimePs host_ps,
                  const std::vector<TimePs>& phase_ps, TimePs estimated_ps, double not_overlapped_ps,
                  const std::vector<std::array<double, 3>>& overlapped, TimePs prepare_ps, TimePs launch_ps,
-                 TimePs attention_ps, TimePs ffn_ps, std::vector<TimePs> pauses_ps) {
+                 TimePs attention_ps, TimePs ffn_ps, std::vector<TimePs> pauses_ps, TimePs hand_over_ps) {
     Stage stage;
     stage.attention_ps = attention_ps;
     stage.ffn_ps = ffn_ps;
     stage.pauses_ps = std::move(pauses_ps);
-    stage.host = {prepare_ps, launch_ps};
+    stage.host = {prepare_ps, launch_ps, hand_over_ps};
     stage.not_overlapped_ps = not_overlapped_ps;
     for (const auto& [compute, communication, share] : overlapped)
         stage.overlapped.push_back({compute, communication, share});
@@ -207,7 +207,7 @@ void bind_running_iteration(py::module_& module) {
              py::arg("host_ps") = 0, py::arg("phase_ps") = std::vector<TimePs>(), py::arg("estimated_ps") = 0,
              py::arg("not_overlapped_ps") = 0.0, py::arg("overlapped") = std::vector<std::array<double, 3>>(),
              py::arg("prepare_ps") = 0, py::arg("launch_ps") = 0, py::arg("attention_ps") = 0, py::arg("ffn_ps") = 0,
-             py::arg("pauses_ps") = std::vector<TimePs>())
+             py::arg("pauses_ps") = std::vector<TimePs>(), py::arg("hand_over_ps") = 0)
         .def_readonly("compute_ps", &Stage::compute_ps)
         .def_readonly("host_ps", &Stage::host_ps)
         .def_property_readonly("pauses_ps", [](const Stage& stage) { return array(stage.pauses_ps); })
@@ -245,16 +245,16 @@ void bind_host_clock(py::module_& module) {
         .def(
             "expose",
             [](const HostClock& clock, const std::array<TimePs, 2>& work, TimePs decided_ps, TimePs start_ps,
-               const Numbers& device_ps, TimePs communication_ps) {
+               const Numbers& device_ps, TimePs communication_ps, TimePs hand_over_ps) {
                 std::vector<TimePs> taken_ps = values_of(device_ps);
                 const auto launched_ps =
-                    clock.expose({work[0], work[1]}, decided_ps, start_ps, communication_ps, taken_ps);
+                    clock.expose({work[0], work[1], hand_over_ps}, decided_ps, start_ps, communication_ps, taken_ps);
                 return std::pair(array(taken_ps), array(launched_ps));
             },
             py::arg("work"), py::kw_only(), py::arg("decided_ps"), py::arg("start_ps"), py::arg("device_ps"),
-            py::arg("communication_ps") = 0)
+            py::arg("communication_ps") = 0, py::arg("hand_over_ps") = 0)
         .def("end", &HostClock::end, py::kw_only(), py::arg("launched_ps"), py::arg("began_ps"), py::arg("ended_ps"))
-        .def("ready", &HostClock::ready, py::arg("decided_ps"));
+        .def("ready", &HostClock::ready, py::arg("decided_ps"), py::arg("hand_over_ps") = 0);
 }
 
 void bind_loop(py::module_& module) {
@@ -271,13 +271,14 @@ void bind_loop(py::module_& module) {
         .def(
             "add",
             [](Loop& loop, InstancePtr instance, bool has_runs, bool has_drafts, bool reports_launches,
-               bool launches_itself, std::vector<Pricing> pricing, bool reports_rest) {
-                loop.add(std::move(instance), {has_runs, has_drafts, reports_launches, reports_rest, launches_itself},
+               bool launches_itself, std::vector<Pricing> pricing, bool reports_rest, bool launches_apart) {
+                loop.add(std::move(instance),
+                         {has_runs, has_drafts, reports_launches, reports_rest, launches_apart, launches_itself},
                          std::move(pricing));
             },
             py::keep_alive<2, 1>(), py::arg("instance"), py::kw_only(), py::arg("has_runs"), py::arg("has_drafts"),
             py::arg("reports_launches"), py::arg("launches_itself"), py::arg("pricing"),
-            py::arg("reports_rest") = false)
+            py::arg("reports_rest") = false, py::arg("launches_apart") = false)
         .def(
             "serve_through",
             [](Loop& loop, std::int64_t servers, TimePs message_ps, TimePs process_ps, TimePs send_ps) {

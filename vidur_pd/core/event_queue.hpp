@@ -12,16 +12,16 @@
 namespace serving {
 
 // What happens first at one instant.
-enum class Priority : std::uint8_t { kCompletion, kArrival, kDispatch };
+enum class Priority : std::uint8_t { kDecision, kCompletion, kArrival, kDispatch };
 
 // What an event is about. `number` tells apart events of one target: one that no longer counts is skipped.
 struct Event {
-    enum class Kind : std::uint8_t { kCall, kEnd, kDispatch, kTraffic };
+    enum class Kind : std::uint8_t { kCall, kEnd, kDispatch, kDecision, kTraffic };
 
     TimePs at_ps;
     Priority priority;
     Kind kind;
-    std::int32_t instance;  // of the end of an iteration, or of a dispatch
+    std::int32_t instance;  // of the end of an iteration, of a dispatch, or of a decision ahead
     std::int64_t serial;
     std::int64_t number;  // of the call, or of the end
 };

@@ -3,7 +3,8 @@
 // The host works on one iteration after another: it prepares, launches, and waits for a result before it goes on to the
 // next. With iterations decided ahead that is the result of the iteration before the last, so that the device hides
 // the host as long as it takes longer; without, it is that of the last. The device begins an iteration when it has
-// ended the one before and the first kernel is there, and cannot end it before all of it is launched.
+// ended the one before and the first kernel is there, and cannot end it before all of it is launched. Workers in
+// processes of their own get the next one while they launch this one.
 #pragma once
 
 #include <aicb/iteration_pricing.hpp>
@@ -27,13 +28,13 @@ class HostClock {
                                std::vector<TimePs>& device_ps) const {
         std::vector<TimePs> launched_ps;
         launched_ps.reserve(device_ps.size());
-        TimePs host_ps = ready(decided_ps);
+        TimePs host_ps = ready(decided_ps, work.hand_over_ps);
         for (TimePs& step_ps : device_ps) {
-            const TimePs first_kernel_ps = std::max(start_ps, host_ps + work.prepare_ps);
-            launched_ps.push_back(host_ps + work.total_ps());
+            const TimePs first_kernel_ps = std::max(start_ps, host_ps + work.prepare_ps - work.hand_over_ps);
+            launched_ps.push_back(host_ps + work.total_ps() - work.hand_over_ps);
             const TimePs end_ps = std::max(first_kernel_ps + step_ps + communication_ps, launched_ps.back());
             step_ps = std::max<TimePs>(end_ps - start_ps - communication_ps, 0);
-            host_ps = std::max(launched_ps.back(), plans_ahead_ ? start_ps : end_ps);
+            host_ps = std::max(launched_ps.back(), (plans_ahead_ ? start_ps : end_ps) + work.hand_over_ps);
             start_ps += step_ps + communication_ps;
         }
         return launched_ps;
@@ -45,8 +46,10 @@ class HostClock {
         result_ps_ = plans_ahead_ ? began_ps : ended_ps;
     }
 
-    // When the host turns to an iteration that was decided at `decided_ps`.
-    TimePs ready(TimePs decided_ps) const { return std::max({decided_ps, free_ps_, result_ps_}); }
+    // When the host turns to an iteration that was decided at `decided_ps`; workers, when it has been handed over.
+    TimePs ready(TimePs decided_ps, TimePs hand_over_ps = 0) const {
+        return std::max(std::max(decided_ps, result_ps_) + hand_over_ps, free_ps_);
+    }
 
   private:
     bool plans_ahead_;

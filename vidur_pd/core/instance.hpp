@@ -21,7 +21,9 @@ struct Traits {
     bool has_drafts = false;        // Python says how many drafts are kept
     bool reports_launches = false;  // Python wants to know of each iteration that begins
     bool reports_rest = false;      // Python wants to know when an iteration ends and nothing is left to run
-    bool launches_itself = true;    // iterations take their time on an idle fabric, unless other traffic affects them
+    // Its workers launch in processes of their own, so that its scheduler waits for results alone.
+    bool launches_apart = false;
+    bool launches_itself = true;  // iterations take their time on an idle fabric, unless other traffic affects them
 };
 
 // What a list of collectives takes on an idle fabric, and the number of its load on links.
@@ -31,7 +33,7 @@ struct Communicated {
 };
 
 // What an instance does next: a batch, or, without one, a run of `steps` plain decodes. Where the next iteration is
-// decided as soon as one begins, one more plain decode follows the run, as that is decided before what ends the run.
+// decided ahead, one more plain decode follows the run, as that is decided before what ends the run.
 struct Plan {
     std::shared_ptr<GroupBatch> batch;
     std::int64_t steps = 0;
@@ -68,6 +70,7 @@ struct Instance {
     std::optional<Plan> plan;  // decided, and not begun yet
     std::vector<TimePs> stage_free_ps;
     std::optional<TimePs> dispatch_at_ps;
+    std::optional<TimePs> decide_at_ps;  // a decision ahead that waits for the thread that launches
     bool waits_for_room = false;
     bool polls = false;        // it looks in every step for KV that has come: no runs
     TimePs held_until_ps = 0;  // its host is busy until then: no iteration begins before

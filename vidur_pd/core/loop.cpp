@@ -85,6 +85,7 @@ bool Loop::counts(const Event& event) const {
     if (event.kind == Event::Kind::kCall || event.kind == Event::Kind::kTraffic) return true;
     const Instance& instance = at(event.instance);
     if (event.kind == Event::Kind::kDispatch) return instance.dispatch_at_ps == event.at_ps;
+    if (event.kind == Event::Kind::kDecision) return instance.decide_at_ps == event.at_ps;
     return std::any_of(instance.running_iterations.begin(), instance.running_iterations.end(),
                        [&](const RunningIterationPtr& iteration) { return iteration->end_event == event.number; });
 }
@@ -93,6 +94,10 @@ void Loop::begin(const Event& event) {
     if (event.kind == Event::Kind::kDispatch) {
         at(event.instance).dispatch_at_ps.reset();
         work_ = {Step::kDispatch, event.instance};
+        return;
+    }
+    if (event.kind == Event::Kind::kDecision) {
+        work_ = {Step::kDecideAhead, event.instance};
         return;
     }
     for (const RunningIterationPtr& iteration : at(event.instance).running_iterations) {
@@ -107,6 +112,8 @@ std::optional<Notice> Loop::proceed() {
         case Step::kDispatch:
             dispatch(instance);
             return work_.step == Step::kDecide ? begin_decision(instance) : std::nullopt;
+        case Step::kDecideAhead:
+            return begin_decision(instance);
         case Step::kDecide:
             return decide(instance);
         case Step::kPlan:
@@ -169,6 +176,12 @@ void Loop::dispatch_later(std::int32_t instance, TimePs at_ps) {
     queue_.schedule(at_ps, Priority::kDispatch, Event::Kind::kDispatch, instance, 0);
 }
 
+// Before what else happens then: an iteration ends when it has been launched, at the earliest.
+void Loop::decide_later(Instance& instance, TimePs at_ps) {
+    instance.decide_at_ps = at_ps;
+    queue_.schedule(at_ps, Priority::kDecision, Event::Kind::kDecision, instance.index, 0);
+}
+
 std::optional<Notice> Loop::begin_decision(Instance& instance) {
     work_ = {Step::kDecide, instance.index};
     if (instance.waits_for_room || instance.polls) return BeforeStep{here()};
@@ -183,6 +196,7 @@ std::optional<Notice> Loop::decide(Instance& instance) {
         return std::nullopt;
     }
     work_.step = Step::kPlan;
+    instance.decide_at_ps.reset();
     const bool may_run = instance.traits.has_runs && instance.stage_free_ps.size() == 1 && !instance.polls;
     std::int64_t steps = may_run ? instance.group.plain_decode_steps(kLongestRun) : 0;
     if (steps && instance.group.plans_ahead()) --steps;  // the last one follows the run
@@ -351,10 +365,10 @@ GroupOutcome Loop::credit(Instance& instance, RunningIteration& iteration) {
     return outcome;
 }
 
-// By how much the host hands out tokens later than the device has them: it launches the next iteration first, where
-// that has been decided. Between decodes it is taken to be ahead: runs of them have no such delay.
+// By how much the host hands out tokens later than the device has them: its one thread launches the next iteration
+// first, where that has been decided. Between decodes it is taken to be ahead: runs of them have no such delay.
 TimePs Loop::handed_out_late(const Instance& instance, const RunningIteration& iteration) const {
-    if (!instance.group.plans_ahead() || iteration.is_run()) return 0;
+    if (!instance.group.plans_ahead() || instance.traits.launches_apart || iteration.is_run()) return 0;
     if (!instance.plan || instance.pricing.empty()) return 0;
     const auto ranks = static_cast<std::int64_t>(instance.group.rank_count());
     const GroupBatch* next = instance.plan->batch.get();
@@ -441,9 +455,21 @@ std::optional<Notice> Loop::report_launch() {
     return IterationLaunched{here(), work_.iteration};
 }
 
-// The next iteration is decided as soon as it may begin, or now, where instances plan ahead.
+// When what follows an iteration is decided, where instances plan ahead: by the thread that has launched it, or as soon
+// as it begins, where workers launch. Launching decodes takes no time here, as runs of them are decided when they
+// begin.
+TimePs Loop::decides_next_ps(const Instance& instance, const RunningIteration& iteration) {
+    const bool is_launching = iteration.sums.has_prompts && !iteration.launched_ps.empty();
+    return is_launching && !instance.traits.launches_apart ? iteration.launched_ps.back() : iteration.start_ps;
+}
+
+// The next iteration is decided as soon as it may begin, or before, where instances plan ahead.
 std::optional<Notice> Loop::go_on_after_launch(Instance& instance) {
-    if (instance.group.plans_ahead() && !instance.plan) return begin_decision(instance);
+    if (instance.group.plans_ahead() && !instance.plan) {
+        const TimePs at_ps = decides_next_ps(instance, *work_.iteration);
+        if (at_ps <= now_ps()) return begin_decision(instance);
+        decide_later(instance, at_ps);
+    }
     if (!instance.is_full()) dispatch_later(work_.instance, instance.stage_free_ps[0]);
     work_ = {};
     return std::nullopt;

@@ -133,6 +133,7 @@ class Loop {
     enum class Step : std::uint8_t {
         kNone,
         kDispatch,
+        kDecideAhead,
         kDecide,
         kPlan,
         kForm,
@@ -165,6 +166,8 @@ class Loop {
     std::optional<Notice> proceed();
     void dispatch(Instance& instance);
     void dispatch_later(std::int32_t instance, TimePs at_ps);
+    void decide_later(Instance& instance, TimePs at_ps);
+    static TimePs decides_next_ps(const Instance& instance, const RunningIteration& iteration);
     std::optional<Notice> begin_decision(Instance& instance);
     std::optional<Notice> decide(Instance& instance);
     void plan(Instance& instance);

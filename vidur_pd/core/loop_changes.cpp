@@ -35,6 +35,7 @@ std::vector<RequestPtr> Loop::break_off(const RunningIterationPtr& iteration) {
                                      iteration->batch->decode_tokens, instance.group.waiting_requests(),
                                      instance.group.running_requests(), instance.group.used_blocks()});
     }
+    instance.decide_at_ps.reset();
     std::vector<RequestPtr> lost = instance.group.abandon(*iteration->batch);
     cut_plan(instance);
     if (instance.plan) {
@@ -51,6 +52,7 @@ std::vector<RequestPtr> Loop::halt(std::int32_t index) {
     Instance& instance = at(index);
     instance.is_up = false;
     instance.dispatch_at_ps.reset();
+    instance.decide_at_ps.reset();
     instance.plan.reset();
     if (placed_ && !instance.running_iterations.empty()) traffic_changes(now_ps());
     for (const RunningIterationPtr& iteration : std::exchange(instance.running_iterations, {})) {

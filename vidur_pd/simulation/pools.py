@@ -123,6 +123,12 @@ class PoolModel:
         return self.engine.async_scheduling
 
     @property
+    def launches_apart(self) -> bool:
+        """Workers launch in processes of their own, as vLLM's do on more than one GPU
+        (``vllm/config/parallel.py``, ``distributed_executor_backend``)."""
+        return self.engine.framework == "vllm" and self.pool.tp * self.pool.dp * self.pool.pp > 1
+
+    @property
     def halves(self) -> Halves | None:
         """Two-batch overlap, where it is asked for."""
         overlap = self.engine.overlap

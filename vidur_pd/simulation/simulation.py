@@ -97,6 +97,7 @@ class Simulation:
                 has_drafts=instance.has_drafts,
                 reports_launches=hears_launches and instance.placement.role == "prefill",
                 reports_rest=self.config.routing.has_mixed_pool,
+                launches_apart=state.plan.pools[instance.placement.pool].launches_apart,
                 launches_itself=launcher is None,
                 pricing=pricer.pricing(),
             )

@@ -172,10 +172,11 @@ def test_the_slowest_of_two_workers_counts_and_what_they_do_together() -> None:
     """Blom's largest of two normal values is 0.589: 1 + 0.1 · 0.589 = 1.0589 times 20, 100 and 50 us, 4.4 launches of
     20 us to hand over, 11.3 to agree, 6.8 to gather logits."""
     host = HostModel(eager_launch_us=20.0, prepare_us=100.0, sample_us=50.0, speed_spread=0.1)
-    assert host.of_workers(1, 1) == host
+    assert host.of_workers(1, 1) == replace(host, hand_over_us=0.0)
     tensor, data = host.of_workers(2, 1), host.of_workers(1, 2)
     assert tensor.eager_launch_us == pytest.approx(21.178, abs=1e-3)
     assert (tensor.prepare_us, tensor.sample_us) == pytest.approx((105.89 + 88.0, 52.95 + 136.0), abs=0.02)
+    assert tensor.hand_over_us == pytest.approx(88.0)
     assert (data.prepare_us, data.sample_us) == pytest.approx((105.89 + 88.0 + 226.0, 52.95), abs=0.02)
     stated = replace(host, hand_over_us=1.0, agree_us=2.0, logits_us=3.0).of_workers(2, 2)
     assert stated.prepare_us == pytest.approx(100.0 * slowest_of(4, 0.1) + 3.0)

@@ -72,8 +72,7 @@ def test_a_host_of_two_ranks_is_one_whose_slower_process_takes_as_long() -> None
     found = host_of(agreed, LAUNCHES, HOST.request_latency_us, dp=2)
     assert found.hand_over_us == pytest.approx(5.0)
     assert (found.agree_us, found.logits_us) == (pytest.approx(300.0), None)
-    again = found.of_workers(1, 1)
-    assert again == found
+    assert found.of_workers(1, 1) == replace(found, hand_over_us=0.0)
     slower = found.of_workers(1, 2)
     assert slower.eager_launch_us == pytest.approx(HOST.eager_launch_us)
     uneven = host_of(agreed, LAUNCHES, HOST.request_latency_us, dp=2, slowest_rank_factor=1.1).of_workers(1, 2)
@@ -82,7 +81,7 @@ def test_a_host_of_two_ranks_is_one_whose_slower_process_takes_as_long() -> None
     found = host_of(STEPS, LAUNCHES, HOST.request_latency_us, tp=2)
     slower = found.of_workers(2, 1)
     assert slower.eager_launch_us == pytest.approx(HOST.eager_launch_us)
-    assert slower.prepare_us == pytest.approx(HOST.prepare_us + 5.0)
+    assert (slower.prepare_us, slower.hand_over_us) == (pytest.approx(HOST.prepare_us + 5.0), pytest.approx(5.0))
     assert slower.sample_us == pytest.approx(HOST.sample_us)
 
 

@@ -75,6 +75,7 @@ def in_turn(costs: Sequence[IterationCost], host_ps: int) -> IterationCost:
         estimated_operators=tuple(sorted({name for cost in costs for name in cost.estimated_operators})),
         prepare_ps=costs[0].prepare_ps,
         launch_ps=sum(cost.launch_ps for cost in costs),
+        hand_over_ps=costs[0].hand_over_ps,
     )
 
 

@@ -243,6 +243,7 @@ class IterationPricer:
             overlapped=list(overlapped),
             prepare_ps=cost.prepare_ps,
             launch_ps=cost.launch_ps,
+            hand_over_ps=cost.hand_over_ps,
         )
 
     def _with_drafts(

@@ -24,6 +24,7 @@ constexpr std::size_t kPhases = 6;  // aicb.iteration.pricing.PHASES
 // Host time of one iteration: up to its first kernel, and from there to where its result can be waited for.
 struct HostWork {
     TimePs prepare_ps = 0, launch_ps = 0;
+    TimePs hand_over_ps = 0;  // of preparing: before it reaches workers, which work on the iteration before meanwhile
 
     TimePs total_ps() const { return prepare_ps + launch_ps; }
 };

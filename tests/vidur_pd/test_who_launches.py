@@ -1,0 +1,84 @@
+"""Engines that the host holds up: who decides and hands out tokens while an iteration is launched."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from vidur_pd.metrics.result import Result
+from vidur_pd.simulation.api import prepare
+
+LAUNCH_US = 200.0
+"""A launch of a slow host: an eager iteration takes 0.2 s, whatever its prompts."""
+HOST = {"source": "by hand", "eager_launch_us": LAUNCH_US, "hand_over_us": 0.0, "agree_us": 0.0, "logits_us": 0.0}
+ARRIVALS_S = (0.0, 0.05, 0.1)
+
+
+@pytest.fixture
+def serve(tmp_path: Path) -> Any:
+    """Serves prompts of 1,024 tokens and two outputs that come while the first is being launched."""
+
+    def run(**pool: int) -> Result:
+        trace, host, file = (tmp_path / name for name in ("trace.jsonl", "host.yaml", "config.yaml"))
+        rows = [
+            {"timestamp": int(at * 1e3), "input_length": 1024, "output_length": 2, "hash_ids": [2 * row, 2 * row + 1]}
+            for row, at in enumerate(ARRIVALS_S)
+        ]
+        trace.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+        host.write_text(yaml.safe_dump(HOST), encoding="utf-8")
+        file.write_text(
+            yaml.safe_dump(
+                {
+                    "model": "qwen3-30b-a3b",
+                    "hardware": "h200",
+                    "workload": {"kind": "trace", "path": str(trace)},
+                    "cluster": {
+                        "topology": {"kind": "single_switch", "nodes": 1, "gpus_per_node": 2},
+                        "pools": [{"name": "server", "role": "mixed", **pool}],
+                    },
+                    "engine": {"framework": "vllm", "host": str(host), "prefix_caching": False},
+                }
+            ),
+            encoding="utf-8",
+        )
+        return prepare(file).run()
+
+    return run
+
+
+def prompts_of(result: Result) -> list[tuple[float, float, int]]:
+    """(begin, end, requests) of iterations with prompts, in seconds."""
+    columns = {name: list(values) for name, values in result.iterations.columns().items()}
+    rows = zip(*(columns[name] for name in ("start_s", "end_s", "requests", "prefill_tokens")), strict=True)
+    return [(begin, end, requests) for begin, end, requests, tokens in rows if tokens]
+
+
+def first_tokens_s(result: Result) -> list[float]:
+    return [float(ttft) * 1e-12 + at for ttft, at in zip(result.table.ttft_ps, ARRIVALS_S, strict=True)]
+
+
+def test_one_thread_takes_up_what_has_come_once_it_has_launched_and_hands_out_after_the_next_launch(serve: Any) -> None:
+    """Both prompts that come during the first iteration are in the next; the first token waits for its launch."""
+    result = serve()
+    (_, end, requests), (_, last_end, of_both) = prompts_of(result)
+    assert (requests, of_both) == (1, 3)  # the decode of the first, too
+    first, *others = first_tokens_s(result)
+    assert last_end - end > 0.15
+    assert first == pytest.approx(last_end, abs=0.01)
+    assert others == pytest.approx([last_end, last_end], abs=0.01)
+
+
+def test_workers_of_their_own_have_the_next_iteration_already_and_tokens_do_not_wait(serve: Any) -> None:
+    """With TP 2 what follows the first iteration was decided when it began: prompts that come meanwhile are in the one
+    after. First tokens come with the end of their iteration."""
+    result = serve(tp=2)
+    (_, end, requests), (begin, last_end, of_both) = prompts_of(result)
+    assert (requests, of_both) == (1, 2)
+    assert end < begin < end + 0.02  # a decode of the first lies between
+    first, *others = first_tokens_s(result)
+    assert first == pytest.approx(end, abs=0.004)
+    assert others == pytest.approx([last_end, last_end], abs=0.004)
