@@ -7,6 +7,7 @@
     aicb profile --model deepseek-v3 --only rope_latent -o rope …
     aicb profile --model deepseek-v3 --weights fp8 --only gemm_swapped --max-tokens 31 -o swapped …
     aicb profile --model minimax-m2 --weights fp8 --ep 2,4,8,16 --only fused_experts -o experts …
+    aicb profile --model deepseek-v3 --model glm-4.5 --only router_few,router_fp32,router_fp32_few -o routers …
     (vllm_experts_shared: run_plan of aicb.kernels.grouped_gemm.shared_points; vllm_experts_sliced, vllm_experts_h100:
     run_plan of the gathered points of these models under uniform routing, the latter with shared_points, too)
     python scripts/build_part.py PART PROFILE_DIRECTORY… [--revision REVISION]
@@ -29,6 +30,8 @@ from aicb.profiling.store import PROVENANCE_FILE, TABLE_FILE, Row, read_table, w
 
 DATA = Path(__file__).resolve().parent.parent / "aicb" / "data"
 DISTINGUISHING = ("op", "dtype", "distribution", "lengths", "queries", *SHAPE_COLUMNS)
+VLLM_OPS = "vLLM extension modules _C, _moe_C (stable ABI)"
+STRIPPED = "compiled modules of vLLM 0.24.0, of which only code for SM90 was kept"
 CLOCKS = "clocks were not locked; graph_clock_mhz and rotated_clock_mhz say at which SM clock each replay ran"
 
 
@@ -169,6 +172,28 @@ PARTS: Mapping[str, Part] = {
             "that these experts do not use",
             CLOCKS,
         ],
+        "h100/experts",
+    ),
+    "router_few": Part(
+        "router_few",
+        VLLM_OPS,
+        "scores of the experts of 1 to 16 tokens by vLLM's dsv3_router_gemm: DeepSeek-V3, Kimi-K2",
+        [CLOCKS, STRIPPED],
+        "h100/experts",
+    ),
+    "router_fp32": Part(
+        "router_fp32",
+        "torch 2.11.0+cu130",
+        "scores of experts by fp32 weights: the cast of bf16 activations and cuBLAS's product. MiniMax-M2, 33 to 16384 "
+        "tokens; GLM-4.5, GLM-4.5-Air, 1 to 16384",
+        [CLOCKS],
+        "h100/experts",
+    ),
+    "router_fp32_few": Part(
+        "router_fp32_few",
+        VLLM_OPS,
+        "scores of the experts of 1 to 32 tokens of MiniMax-M2 by vLLM's fp32_router_gemm",
+        [CLOCKS, STRIPPED],
         "h100/experts",
     ),
     "flashinfer_gemm_swapped": Part(

@@ -7,8 +7,6 @@
 the operations ``quant`` and ``silu_mul``; they are operations of their own since, and no time is changed.
 ``vllm_around_experts.parquet``: what goes with the experts' products, from the kernels that engines ran in whole steps
 (``tests/data/engine/vllm-host-default.json.gz``) and in single layers (``vllm-eager-layers.json.gz``).
-``router_fp32.parquet`` of the H100: scores of MiniMax-M2's experts, likewise
-(``vllm-h100-tp2-ep2-minimax-m2-l12.json.gz``).
 """
 
 from __future__ import annotations
@@ -26,7 +24,6 @@ from aicb.profiling.store import PROVENANCE_FILE, TABLE_FILE, Row, read_table, w
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 H200 = REPOSITORY / "aicb" / "data" / "h200"
-H100_EXPERTS = REPOSITORY / "aicb" / "data" / "h100" / "experts"
 MEASURED = H200 / "profile" / "other_kernels"
 ENGINES = REPOSITORY / "tests" / "data" / "engine"
 
@@ -61,21 +58,9 @@ COPYING_MODEL = "qwen3-30b-a3b"
 OTHER_COPIES = 3
 """Of its step, outside layers, of some bytes each."""
 LIGHT_MHZ, REFERENCE_MHZ = 1810.0, 1600.0
-"""Clocks of an H200 under decodes, and that its times are converted to (``aicb/data/gpus/h200.yaml``); of an
-H100, which has its law, too."""
+"""Clocks of an H200 under decodes, and that its times are converted to (``aicb/data/gpus/h200.yaml``)."""
 IN_ENGINES = {"vllm_activation": frozenset({512, 768, 2048})}
 """Widths of their experts, whose activations are taken from the engines."""
-SCORING_MODEL, SCORING_LAYERS = "minimax-m2", 12
-"""The model that scores experts in fp32, and its layers in the engine."""
-SCORES = ("fp32_router_gemm", "f32f32_f32f32", "simt_sgemm", "splitKreduce_kernel<32, 16, int, float, float")
-"""In the names of the kernels of such products: vLLM's own, cuBLAS's, and sums of its parts."""
-CAST = "unrolled_elementwise_kernel<at::native::direct_copy"
-OTHER_CASTS_US = 0.9
-"""Of a layer, in steps in which vLLM's own kernel takes the activations as they are."""
-OWN_KERNEL_TOKENS = 32
-"""Most tokens of vLLM's own kernel (``gate_linear.py``, ``FP32_MAX_TOKENS``)."""
-LONG = 300
-"""Tokens from which on a step's clock is the reference."""
 SINGLE_LAYERS = {"deepseek-v3": ("deepseek-v3-l8", "experts")}
 """The model whose copies are taken from one layer of each step, where they follow the sum."""
 
@@ -93,12 +78,10 @@ def main() -> None:
     )
     rows = [*rows_of_steps(steps), *rows_of_layers(layers)]
     write("vllm_around_experts", rows, provenance(steps[COPYING_MODEL]["env"]))
-    engine = json.loads(gzip.decompress((ENGINES / "vllm-h100-tp2-ep2-minimax-m2-l12.json.gz").read_bytes()))
-    write("router_fp32", list(rows_of_scores(engine)), provenance_of_scores(engine["environment"]), H100_EXPERTS)
 
 
-def write(part: str, rows: list[Row], facts: dict[str, Any], folder: Path = H200) -> None:
-    target = folder / f"{part}.parquet"
+def write(part: str, rows: list[Row], facts: dict[str, Any]) -> None:
+    target = H200 / f"{part}.parquet"
     with TemporaryDirectory() as made:
         own = Path(made)
         write_table(own, rows, facts)
@@ -144,26 +127,6 @@ def rows_of_layers(engines: dict[str, Any]) -> Iterator[Row]:
             yield _copy(name, load_model(name).hidden, tokens, (1, time_us))
 
 
-def rows_of_scores(engine: dict[str, Any]) -> Iterator[Row]:
-    """Scores of one layer, with the cast of its activations, in the mean of a step's layers."""
-    model, layers = load_model(SCORING_MODEL), SCORING_LAYERS
-    for step, kernels in engine["kernels"].items():
-        kind, tokens = step.split("-")[0], int(step.split("-")[1])
-        of_layers = {name: time_us for name, (count, time_us) in kernels.items() if 2 * count > layers}
-        total_us = sum(time_us for name, time_us in of_layers.items() if any(part in name for part in SCORES))
-        casts_us = sum(time_us for name, time_us in of_layers.items() if CAST in name)
-        has_casts = tokens > OWN_KERNEL_TOKENS
-        time_us = round(total_us / layers + (casts_us / layers - OTHER_CASTS_US if has_casts else 0.0), 3)
-        experts = _experts(model).experts
-        yield {
-            **{"op": "router_fp32", "kernel": "vllm/gate_linear", "dtype": "bf16", "tag": f"{model.name}/router/tp1"},
-            **{"m": tokens, "n": experts, "k": model.hidden, "cold_us": time_us, "graph_us": time_us},
-            **{"samples": layers, "rotated_us": time_us, "run": "engines"},
-            "bytes": 4.0 * experts * model.hidden + tokens * (10.0 * model.hidden + 4.0 * experts),
-            "rotated_clock_mhz": REFERENCE_MHZ if kind == "prompt" and tokens >= LONG else LIGHT_MHZ,
-        }
-
-
 def _experts(model: Model) -> MoeFfn:
     return next(layer.ffn for layer in model.kinds if isinstance(layer.ffn, MoeFfn))
 
@@ -205,26 +168,6 @@ def _row(
         **{"n": columns, "cold_us": time_us, "graph_us": time_us, "samples": count, "bytes": moved},
         **{"rotated_us": time_us, "rotated_clock_mhz": LIGHT_MHZ if tokens == 1 else REFERENCE_MHZ},
         "run": "engines",
-    }
-
-
-def provenance_of_scores(environment: dict[str, Any]) -> dict[str, Any]:
-    return {
-        "gpu": "h100",
-        "environment": {"device": environment["gpus"][0], "versions": environment["versions"]},
-        "timing": {
-            "graph_us": "torch's profiler in steps of the running engine, mean over its layers (samples), without what "
-            "passes between kernels",
-            "cold_us, rotated_us": "the same: nothing was measured apart from an engine",
-        },
-        "cautions": [
-            "one step for each number of prompt tokens, the mean of 24 for decodes",
-            "clocks as the engine had them, not recorded: steps of fewer than 300 tokens are taken to have run at that "
-            "of light loads, others at the reference clock",
-            "of the casts of a step those that are there without scores, too, are taken off",
-        ],
-        "points": "scores of 256 experts by activations of 3,072 columns in fp32, as vLLM 0.24.0 computes them: its "
-        "own kernel up to 32 tokens, else cast and cuBLAS",
     }
 
 

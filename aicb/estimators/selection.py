@@ -24,11 +24,11 @@ from aicb.estimators.interpolation import InterpolationEstimator
 from aicb.estimators.roofline import RooflineEstimator
 from aicb.estimators.transfer import TransferEstimator
 from aicb.kernels.fitting.estimate import DecodeTimes, Estimate, ManyTimes
-from aicb.kernels.fp32_router import Fp32Router
 from aicb.kernels.fused_experts import FusedExperts
 from aicb.kernels.grouped_gemm import ExpertSite, GroupedGemm, engine_sites
 from aicb.kernels.kernel import CacheKernel, Kernel
 from aicb.kernels.prefill_attention import PrefillAttention
+from aicb.kernels.router import FewTokens, Fp32Router
 from aicb.measurements.gpu import MEASURED_GPU, Gpu, get_gpu
 from aicb.measurements.table import KernelTable
 from aicb.measurements.timing import Timing
@@ -114,7 +114,7 @@ class DividedEstimator(ABC):
 
 
 class ExpertsEstimator(DividedEstimator):
-    """Products of mxfp4 experts, FlashInfer's, those at some sites, and scores in fp32 by one estimator, all other
+    """Products of mxfp4 experts, FlashInfer's, those at some sites, and kernels of routers by one estimator, all other
     kernels by another."""
 
     def __init__(self, main: CoreEstimator, experts: CoreEstimator, sites: Collection[ExpertSite] = ()):
@@ -122,7 +122,7 @@ class ExpertsEstimator(DividedEstimator):
 
     def estimator_of(self, kernel: Kernel) -> CoreEstimator:
         if not isinstance(kernel, GroupedGemm):
-            return self._experts if isinstance(kernel, FusedExperts | Fp32Router) else self.main
+            return self._experts if isinstance(kernel, FusedExperts | Fp32Router | FewTokens) else self.main
         return self._experts if kernel.dtype == "mxfp4" or kernel.engine_site in self._sites else self.main
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from aicb.kernels.fp32_router import Fp32Router
+from aicb.kernels.router import Fp32Router
 from aicb.model.architecture import DenseFfn, MoeFfn
 from aicb.model.partition import MoeLayout, Partition, split
 from aicb.model.precision import ELEMENT_BYTES, ceil_div

@@ -5,6 +5,7 @@ vectorised kernel sums the results of a token's experts where the layer needs th
 looked at kernel by kernel. ``vllm``: what vLLM 0.24.0 runs (kernels of steps and layers on an H200,
 ``tests/data/engine/vllm-host-default.json.gz`` and ``vllm-eager-layers.json.gz``):
 
+- its own kernel scores the experts of up to 16 tokens of DeepSeek-V3, Kimi-K2 and GLM-5 (`aicb.kernels.router`);
 - of 128 and more experts its own kernel chooses, by softmax of scores in bf16 (``topkGating``);
 - few pairs are not sorted, one number is filled in instead (``fused_moe/fused_moe.py``, ``naive_block_assignment``);
 - its own kernel activates (``silu_and_mul``), also where the rest of the model is compiled;
@@ -12,7 +13,8 @@ looked at kernel by kernel. ``vllm``: what vLLM 0.24.0 runs (kernels of steps an
   kernels for two to four), which takes 5 us for a single token;
 - sums are copied to where the layer expects them (``fused_moe/prepare_finalize/no_dp_ep.py``), by a copy, no kernel.
 
-``sglang``: the generic ones, with the shared expert among the routed ones (`aicb.operators.fused_shared_expert`).
+``sglang``: the generic ones, with the shared expert among the routed ones (`aicb.operators.fused_shared_expert`), and
+the same kernel for scores of up to 16 tokens (``srt/models/deepseek_v2.py``, ``MoEGate``).
 """
 
 from __future__ import annotations
@@ -22,6 +24,8 @@ from dataclasses import replace
 from typing import Literal, get_args
 
 from aicb.kernels.elementwise import Elementwise
+from aicb.kernels.gemm import Gemm
+from aicb.kernels.router import FEW_SHAPES, FEW_TOKENS, FewTokens
 from aicb.model.architecture import Model, MoeFfn
 from aicb.model.partition import Partition
 from aicb.model.precision import Precision
@@ -59,19 +63,31 @@ def moe_kernels_of(
 
 
 def chosen_by(kernels: MoeKernels, operators: Iterable[Operator]) -> list[Operator]:
-    """The operators, among which are the choice of experts by their scores and shared experts, as ``kernels`` do it."""
-    if kernels == "sglang":
-        return without_shared_expert(operators)
+    """The operators, among which are scores of experts, the choice by them and shared experts, as ``kernels`` do it."""
     if kernels == "generic":
         return list(operators)
-    return [_by_softmax(each) if each.name == "topk" else each for each in operators]
+    if kernels == "sglang":
+        return [_scored(each) for each in without_shared_expert(operators)]
+    return [_by_softmax(_scored(each)) for each in operators]
+
+
+def _scored(operator: Operator) -> Operator:
+    kernel = operator.kernel
+    if operator.name != "router" or not isinstance(kernel, Gemm):
+        return operator
+    if kernel.m > FEW_TOKENS or (kernel.n, kernel.k) not in FEW_SHAPES:
+        return operator
+    few = FewTokens(kernel.m, kernel.n, kernel.k)
+    return replace(operator, kernel=few, cost=few.cost(Precision()))
 
 
 def _by_softmax(operator: Operator) -> Operator:
     kernel = operator.kernel
-    if not isinstance(kernel, Elementwise) or kernel.name != "topk" or kernel.cols < CHOOSING_EXPERTS:
+    if operator.name != "topk" or not isinstance(kernel, Elementwise) or kernel.name != "topk":
         return operator
-    return replace(operator, kernel=replace(kernel, name="topk_softmax"))
+    return (
+        replace(operator, kernel=replace(kernel, name="topk_softmax")) if kernel.cols >= CHOOSING_EXPERTS else operator
+    )
 
 
 def are_sorted(moe: MoeFfn, tokens: int) -> bool:

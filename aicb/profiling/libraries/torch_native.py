@@ -21,6 +21,8 @@ from aicb.profiling.kernel_library import (
 )
 from aicb.profiling.libraries import reference
 
+FP32_TOLERANCE = 2.0**-18
+"""Sums of thousands of products in fp32, in another order; TF32 would be off by 2^-11."""
 _CPU_ONLY = {"prefill_attention", "decode_attention", "rms_norm", "silu_mul"}
 
 
@@ -31,6 +33,7 @@ class TorchNative:
         self._device = device
         self._builders: dict[str, Callable[[Point, str], Kernel]] = {
             "gemm": _gemm,
+            "router_fp32": _scores_in_fp32,
             "bmm": _bmm,
             "grouped_gemm_contiguous": _grouped,
             "embedding": _embedding,
@@ -80,6 +83,22 @@ def _gemm(point: Point, device: str) -> Kernel:
         lambda: relative_error(out[rows], reference.matmul_rows(x, w, rows)),
         BF16_TOLERANCE,
     )
+
+
+def _scores_in_fp32(point: Point, device: str) -> Kernel:
+    """Cast and product, as vLLM calls torch."""
+    m, n, k = point["m"], point["n"], point["k"]
+    x, w = normal(m, k, device=device), normal(n, k, device=device).float()
+    holder = [torch.empty(0, device=device)]
+    rows = some_rows(m)
+
+    def run() -> None:
+        holder[0] = torch.nn.functional.linear(x.float(), w)
+
+    def error() -> float:
+        return relative_error(holder[0][rows], x[rows].double() @ w.double().T)
+
+    return Kernel("cublas/fp32_linear" if device == "cuda" else "torch/linear", run, [], error, FP32_TOLERANCE)
 
 
 def _bmm(point: Point, device: str) -> Kernel:

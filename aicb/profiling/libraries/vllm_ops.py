@@ -19,6 +19,8 @@ _EPSILON = 1e-6
 _NORM_TOLERANCE = 4 * BF16_TOLERANCE
 _QUANT_TOLERANCE = 2.0**-4
 """e4m3 keeps 3 bits: rounding is at most 2^-4 relative, about 0.027 in norm."""
+_SUM_TOLERANCE = 2.0**-12
+"""Sums in fp32 of products of bf16 values, or of those and fp32."""
 _BLOCK_TOKENS = 16
 _POSITIONS = 32768
 
@@ -42,6 +44,8 @@ class VllmOps:
             "topk_softmax": ("_moe_C", "topk_softmax", _topk),
             "unpermute": ("_moe_C", "moe_sum", _sum),
             "moe_align": ("_moe_C", "moe_align_block_size", _align),
+            "router_fp32_few": ("_C", "fp32_router_gemm", _scores_in_fp32),
+            "router_few": ("_moe_C", "dsv3_router_gemm", _scores),
         }
 
     def missing(self) -> str | None:
@@ -64,6 +68,27 @@ class VllmOps:
 
     def kernel(self, point: Point) -> Kernel:
         return self._builders[point.op][2](point)
+
+
+def _scores_in_fp32(p: Point) -> Kernel:
+    x, w = normal(p["m"], p["k"], device="cuda"), normal(p["n"], p["k"], device="cuda").float()
+    return _router("fp32_router_gemm", torch.ops._C.fp32_router_gemm, x, w)
+
+
+def _scores(p: Point) -> Kernel:
+    x, w = normal(p["m"], p["k"], device="cuda"), normal(p["n"], p["k"], device="cuda")
+    return _router("dsv3_router_gemm", torch.ops._moe_C.dsv3_router_gemm, x, w)
+
+
+def _router(name: str, score: Callable[..., object], x: torch.Tensor, w: torch.Tensor) -> Kernel:
+    out = torch.empty(x.shape[0], w.shape[0], device="cuda", dtype=torch.float32)
+    return Kernel(
+        f"vllm/{name}",
+        lambda: score(out, x, w),
+        [out],
+        lambda: relative_error(out, x.double() @ w.double().T),
+        _SUM_TOLERANCE,
+    )
 
 
 def _rms_norm(p: Point) -> Kernel:

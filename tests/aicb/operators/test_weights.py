@@ -16,9 +16,9 @@ from aicb import (
     load_model,
 )
 from aicb.kernels.batched_gemm import BatchedGemm
-from aicb.kernels.fp32_router import Fp32Router
 from aicb.kernels.gemm import Gemm
 from aicb.kernels.grouped_gemm import GroupedGemm
+from aicb.kernels.router import Fp32Router
 from aicb.model.architecture import GatedDeltaNet, GroupedQueryAttention, LatentAttention, MoeFfn
 from aicb.model.partition import MoeLayout
 from tests.aicb.operator_rows import BF16, DECODE, FP8, ONE, listed
