@@ -20,12 +20,17 @@ ARRIVALS_S = (0.0, 0.05, 0.1)
 
 @pytest.fixture
 def serve(tmp_path: Path) -> Any:
-    """Serves prompts of 1,024 tokens and two outputs that come while the first is being launched."""
+    """Serves prompts of 1,024 tokens, two outputs each, that come while the first is being launched."""
 
-    def run(**pool: int) -> Result:
+    def run(outputs: int = 2, **pool: int) -> Result:
         trace, host, file = (tmp_path / name for name in ("trace.jsonl", "host.yaml", "config.yaml"))
         rows = [
-            {"timestamp": int(at * 1e3), "input_length": 1024, "output_length": 2, "hash_ids": [2 * row, 2 * row + 1]}
+            {
+                "timestamp": int(at * 1e3),
+                "input_length": 1024,
+                "output_length": outputs,
+                "hash_ids": [2 * row, 2 * row + 1],
+            }
             for row, at in enumerate(ARRIVALS_S)
         ]
         trace.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
@@ -82,3 +87,16 @@ def test_workers_of_their_own_have_the_next_iteration_already_and_tokens_do_not_
     first, *others = first_tokens_s(result)
     assert first == pytest.approx(end, abs=0.004)
     assert others == pytest.approx([last_end, last_end], abs=0.004)
+
+
+@pytest.mark.parametrize("pool", [{}, {"tp": 2}])
+def test_what_the_host_adds_to_the_first_decode_after_a_prompt_is_not_that_of_the_next(
+    serve: Any, pool: dict[str, int]
+) -> None:
+    """Decodes that follow one another in one run: parts of each add up to its compute time, none below zero."""
+    columns = serve(outputs=20, **pool).iterations.columns()
+    parts = [columns[f"{part}_s"] for part in ("attention", "dense", "experts", "head", "norm_and_small", "host")]
+    assert min(part.min() for part in parts) >= 0.0
+    assert sum(parts) == pytest.approx(columns["compute_s"], abs=1e-9)
+    host = columns["host_s"][columns["prefill_tokens"] == 0]
+    assert host.max() > 2 * host.min()

@@ -77,7 +77,7 @@ void IterationLog::add_activity(const RunningIteration& iteration, const Instanc
     of.iterations += steps;
     of.busy_ps += time.compute_ps + time.communication_ps;
     of.computing_ps += time.compute_ps;
-    for (const Stage& stage : iteration.stages) of.host_ps += stage.host_ps * steps;
+    for (std::int64_t step = 0; step < steps; ++step) of.host_ps += iteration.host_ps(static_cast<std::size_t>(step));
     of.requests += steps * first.requests;
     of.new_tokens += steps * first.new_tokens;
     of.kv_tokens += steps * first.kv_tokens + later;
@@ -92,7 +92,6 @@ void IterationLog::keep(const RunningIteration& iteration, const Served& served)
     sum.idle_exposed_ps = iteration.layer_wait_ps;
     for (const Stage& stage : iteration.stages) {
         sum.idle_exposed_ps += stage.idle_exposed_ps;
-        sum.host_ps += stage.host_ps;
         sum.estimated_ps += stage.estimated_ps;
         for (std::size_t phase = 0; phase < kComputePhases; ++phase) sum.phase_ps[phase] += stage.phase_ps[phase];
     }
@@ -101,7 +100,6 @@ void IterationLog::keep(const RunningIteration& iteration, const Served& served)
     runs_.steps.push_back(iteration.steps());
     runs_.start_ps.push_back(iteration.start_ps);
     runs_.idle_communication_ps.push_back(sum.idle_exposed_ps);
-    runs_.host_ps.push_back(sum.host_ps);
     runs_.estimated_ps.push_back(sum.estimated_ps);
     runs_.requests.push_back(served.requests);
     runs_.prefill_tokens.push_back(served.prefill_tokens);
@@ -114,6 +112,7 @@ void IterationLog::keep(const RunningIteration& iteration, const Served& served)
     runs_.ends_ps.insert(runs_.ends_ps.end(), iteration.ends_ps.begin(), iteration.ends_ps.end());
     runs_.compute_ps.insert(runs_.compute_ps.end(), iteration.compute_ps.begin(), iteration.compute_ps.end());
     for (std::size_t step = 0; step < iteration.ends_ps.size(); ++step) {
+        runs_.host_ps.push_back(iteration.host_ps(step));
         runs_.communication_ps.push_back(step_communication_ps(iteration, step));
     }
 }

@@ -53,7 +53,6 @@ class KvUse {
     X(steps)                                    \
     X(start_ps)                                 \
     X(idle_communication_ps)                    \
-    X(host_ps)                                  \
     X(estimated_ps)                             \
     X(requests)                                 \
     X(prefill_tokens)                           \
@@ -65,6 +64,7 @@ class KvUse {
     /* [iterations] */                          \
     X(ends_ps)                                  \
     X(compute_ps)                               \
+    X(host_ps)                                  \
     X(communication_ps)
 // clang-format on
 
@@ -73,7 +73,8 @@ struct Runs {
 #define RUN_COLUMN(name) std::vector<std::int64_t> name;
     RUN_COLUMNS(RUN_COLUMN)
 #undef RUN_COLUMN
-    // [phases][runs] parts of the first iteration's compute time; later ones differ from it in attention alone.
+    // [phases][runs] parts of the first iteration's compute time; later ones differ from it in attention and host
+    // alone.
     std::array<std::vector<std::int64_t>, kComputePhases> phase_ps;
 };
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 
 namespace serving {
 
@@ -63,10 +64,13 @@ void expose_host(RunningIteration& iteration, const HostClock& host) {
         return;
     }
     Stage& stage = iteration.stages[0];
-    const TimePs device_ps = iteration.compute_ps[0];
+    const std::vector<TimePs> device_ps = iteration.compute_ps;
     iteration.launched_ps =
         host.expose(stage.host, iteration.decided_ps, iteration.start_ps, stage.exposed_ps, iteration.compute_ps);
-    add(stage, iteration.compute_ps[0] - device_ps);
+    iteration.exposed_host_ps.resize(device_ps.size());
+    std::transform(iteration.compute_ps.begin(), iteration.compute_ps.end(), device_ps.begin(),
+                   iteration.exposed_host_ps.begin(), std::minus<>());
+    add(stage, iteration.exposed_host_ps[0]);
 }
 
 // The whole is rounded as such, as in a run; the largest phase takes what its parts differ by.
@@ -75,6 +79,7 @@ void slow_down(RunningIteration& iteration, double factor) {
         return static_cast<TimePs>(std::nearbyint(static_cast<double>(time_ps) * factor));
     };
     for (TimePs& step_ps : iteration.compute_ps) step_ps = scaled(step_ps);
+    for (TimePs& step_ps : iteration.exposed_host_ps) step_ps = scaled(step_ps);
     for (Stage& stage : iteration.stages) {
         TimePs phases_ps = 0, scaled_ps = 0;
         for (TimePs& phase_ps : stage.phase_ps) {

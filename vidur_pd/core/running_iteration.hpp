@@ -22,8 +22,8 @@ using OverlapSegment = aicb::OverlapSegment;
 
 // One pipeline stage of an iteration: what it computes, and what it communicates on an idle fabric and now.
 struct Stage {
-    TimePs compute_ps = 0;  // of the first step
-    TimePs host_ps = 0;
+    TimePs compute_ps = 0;    // of the first step
+    TimePs host_ps = 0;       // part of it
     HostWork host;            // what the host does for it
     TimePs estimated_ps = 0;  // part of `compute_ps` that rests on flagged estimates
     std::array<TimePs, kComputePhases> phase_ps{};
@@ -67,6 +67,7 @@ struct RunningIteration {
     TimePs start_ps = 0;
     std::vector<TimePs> compute_ps;                      // [steps] summed over pipeline stages
     std::vector<TimePs> launched_ps;                     // [steps] when the host is done with it; not in a pipeline
+    std::vector<TimePs> exposed_host_ps;                 // [steps] what the host adds to each; not in a pipeline
     std::vector<TimePs> ends_ps;                         // [steps] as far as known; set when launched
     std::vector<TimePs> stage_begins_ps, stage_ends_ps;  // [stages] with pipeline parallelism
     std::int64_t kv_blocks = 0;                          // held by the instance at the start
@@ -83,6 +84,12 @@ struct RunningIteration {
     std::int64_t steps() const { return static_cast<std::int64_t>(compute_ps.size()); }
     bool is_run() const { return batch == nullptr; }
     bool is_pipelined() const { return stages.size() > 1; }
+    // Host time of a step, over all stages: kernels that prepare inputs, gaps, and what the host adds.
+    TimePs host_ps(std::size_t step) const {
+        TimePs total_ps = exposed_host_ps.empty() ? 0 : exposed_host_ps[step] - exposed_host_ps[0];
+        for (const Stage& stage : stages) total_ps += stage.host_ps;
+        return total_ps;
+    }
     // Some layers that it waits for have not come.
     bool waits_for_layers() const {
         return std::any_of(awaited.begin(), awaited.end(), [](const auto& load) { return !load.second->have_come(); });

@@ -59,8 +59,9 @@ class IterationRows:
         part_ps: NDArray[np.int64] = np.repeat(self.runs["phase_ps"][self.phases.index(phase)], self.runs["steps"])
         if phase != "attention":
             return part_ps
-        compute_ps = self.runs["compute_ps"]  # later iterations of a run differ in attention alone
-        return np.asarray(part_ps + compute_ps - np.repeat(compute_ps[self.first], self.runs["steps"]))
+        device_ps = self.runs["compute_ps"] - self.runs["host_ps"]
+        # of the device, later iterations of a run differ in attention alone
+        return np.asarray(part_ps + device_ps - np.repeat(device_ps[self.first], self.runs["steps"]))
 
 
 def _of_runs(
@@ -112,7 +113,7 @@ ITERATION_COLUMNS: Final[tuple[Column[IterationRows], ...]] = (
         "communication on an idle fabric, and waits for layers from tiers",
         in_report=False,
     ),
-    _time("host_s", lambda rows: rows.spread("host_ps"), "exposed host time"),
+    _time("host_s", lambda rows: rows.runs["host_ps"], "exposed host time"),
     _phase("attention", "part of the compute time in attention"),
     _phase("dense", "part of it in dense layers"),
     _phase("experts", "part of it in routed experts"),
