@@ -484,7 +484,7 @@ class GroupBatch:
 class HostClock:
     """When the host of an instance is ready (vidur_pd/core/host_clock.hpp); instances have one of their own."""
 
-    def __init__(self, *, plans_ahead: bool) -> None: ...
+    def __init__(self, *, plans_ahead: bool, launches_apart: bool = False) -> None: ...
     def expose(
         self,
         work: tuple[int, int],
@@ -501,8 +501,8 @@ class HostClock:
     def end(self, *, launched_ps: int, began_ps: int, ended_ps: int) -> None:
         """Of an iteration: when its last step had been launched, began and ended."""
 
-    def ready(self, decided_ps: int, hand_over_ps: int = 0) -> int:
-        """When the host turns to an iteration; workers, when it has been handed over to them."""
+    def ready(self, decided_ps: int) -> int:
+        """When the host turns to an iteration."""
 
 class Stage:
     """One pipeline stage of an iteration: what it computes, and what it communicates on an idle fabric and now."""

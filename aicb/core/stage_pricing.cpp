@@ -84,7 +84,7 @@ bool StagePricing::finish(const Padding& padding, const Shared& shared, Iteratio
     compute_ps.resize(slowest_.total_ps.size());
     for (std::size_t step = 0; step < compute_ps.size(); ++step) {
         compute_ps[step] = at_clock(slowest_.total_ps[step], slowest_.clocked_ps[step], slowest_.tensor_ps[step],
-                                    added_ps, host.total_ps());
+                                    added_ps, host.period_ps());
     }
     PricedOperators whole = slowest_first_;
     whole += all;

@@ -21,7 +21,7 @@ struct HostTimes {
     TimePs step_ps;                                      // of the device: kernels besides those of layers and head
     TimePs gaps_ps;                                      // of the device: between the kernels of graphs
     TimePs prepare_ps, prompt_ps, token_ps, request_ps;  // preparing: always, with prompts, by their tokens, by request
-    TimePs hand_over_ps;                                 // of preparing always
+    TimePs hand_over_ps;                                 // handing over to workers, part of `prepare_ps`
     TimePs full_ps, piecewise_ps, eager_ps;              // launching and sampling
 
     TimePs prepare(std::int64_t tokens, std::int64_t requests, bool is_decode) const {

@@ -7,9 +7,10 @@ One Python thread does, for every iteration, one after another:
 and then waits for the result of the iteration before, so that it works one iteration ahead of the device. What of this
 delays the device follows from when each can begin (``vidur_pd/core/host_clock.hpp``): nothing while kernels take longer
 than the host; all of it where the host takes longer; *prepare* when the engine was idle, or decides after the result
-(no asynchronous scheduling). On one GPU it is the thread of the engine core: a first token is handed out once it has
-launched the iteration after, which lets the tokens of short prompts, launched kernel by kernel, wait for it. On several
-it is one in each worker, which gets its next iteration while it launches one, and tokens wait for nobody.
+(no asynchronous scheduling). On one GPU the engine core's thread does all of it, and hands out a first token once it
+has launched the iteration after, which lets the tokens of short prompts, launched kernel by kernel, wait for it. On
+several the core schedules, and a thread of each worker prepares and launches: it is handed the next iteration while it
+launches one, and tokens do not wait for the next launch.
 
 - *Launching*. Work outside CUDA graphs is launched kernel by kernel from Python (`aicb.iteration.launches`). A full
   graph is one launch; piecewise graphs leave the attention of each layer outside; eager iterations launch everything.

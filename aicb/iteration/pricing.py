@@ -47,7 +47,7 @@ class IterationCost:
     """Of the host from there on, until its result can be waited for; hidden as far as kernels take longer."""
 
     hand_over_ps: int = 0
-    """Part of ``prepare_ps`` that passes before workers, which work on the iteration before meanwhile."""
+    """Part of ``prepare_ps`` before the iteration reaches workers; they launch the one before it meanwhile."""
 
     @property
     def host_period_ps(self) -> int:

@@ -135,7 +135,7 @@ def own_host(server: str, phase: str = "") -> dict[str, float]:
     slower = launch_us(server, phase) / times["eager_launch_us"]
     then = {name: time * slower if name in (*OF_WORKERS, *BETWEEN_WORKERS) else time for name, time in times.items()}
     pieces = found.get("launches", {}).get(phase, {}).get("piecewise")
-    return {**then, "piece_launch_us": pieces[0]} if pieces else then
+    return {**then, "piece_launch_us": pieces["median_us"]} if pieces else then
 
 
 def simulate(server: str, requests: Sequence[dict[str, Any]], host: str | None = None, phase: str = "") -> Any:
@@ -198,7 +198,7 @@ def launch_us(server: str, phase: str) -> float:
     counted."""
     found = measurement(server)
     if "launches" in found:
-        return float(found["launches"][phase]["eager"][0])
+        return float(found["launches"][phase]["eager"]["median_us"])
     (steps,) = (each["steps"] for each in found["during"] if each["during"] == phase)
     eager = [row for row in steps if row["mode"] == "eager" and row["kind"].startswith("prompt")]
     passes = sum(row["number"] for row in eager)

@@ -50,10 +50,10 @@ def test_after_launching_that_took_longer_than_kernels_the_next_step_is_prepared
 def test_workers_get_the_next_step_while_they_launch_the_one_before() -> None:
     """Of 10 that it takes to prepare 6 pass before the workers: the first step is there at 10; of those behind it,
     launched in 20 each, only the 4 in workers are seen. Of an idle engine, or without deciding ahead, all 10 are."""
-    ahead = HostClock(plans_ahead=True)
+    ahead = HostClock(plans_ahead=True, launches_apart=True)
     taken, launched = ahead.expose(WORK, decided_ps=0, start_ps=0, device_ps=np.array([5, 5, 5]), hand_over_ps=6)
     assert (taken.tolist(), launched.tolist()) == ([30, 24, 24], [30, 54, 78])
-    after = HostClock(plans_ahead=False)
+    after = HostClock(plans_ahead=False, launches_apart=True)
     taken, _ = after.expose(WORK, decided_ps=0, start_ps=0, device_ps=np.array([5, 5]), hand_over_ps=6)
     assert taken.tolist() == [30, 30]
 
@@ -74,8 +74,8 @@ def test_a_run_is_its_steps_one_by_one(
 ) -> None:
     """A step is decided when the one before begins, or ends without deciding ahead."""
     hand_over = int(share * work[0])
-    whole = sequence(HostClock(plans_ahead=plans_ahead), work, device, hand_over)
-    clock, start_ps, decided_ps, taken, launched = HostClock(plans_ahead=plans_ahead), 0, 0, [], []
+    whole = sequence(HostClock(plans_ahead=plans_ahead, launches_apart=True), work, device, hand_over)
+    clock, start_ps, decided_ps, taken, launched = HostClock(plans_ahead=plans_ahead, launches_apart=True), 0, 0, [], []
     for step_ps in device:
         step, at = clock.expose(
             work, decided_ps=decided_ps, start_ps=start_ps, device_ps=np.array([step_ps]), hand_over_ps=hand_over

@@ -174,7 +174,7 @@ class EngineConfig(Section):
     """Blocks of one data-parallel rank; ``None`` derives them from the memory model."""
     prefix_caching: bool
     async_scheduling: bool
-    """Decides each iteration when the one before begins, not when it ends."""
+    """Decides each iteration while the one before runs, not when it has ended."""
     cuda_graphs: bool
     graph_sizes: Annotated[tuple[Count, ...], Field(min_length=1), AfterValidator(_ascending)] | None = None
     """Decodes in a batch for which there are CUDA graphs; ``None``: as vLLM has them."""

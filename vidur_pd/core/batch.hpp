@@ -62,7 +62,7 @@ struct Limits {
     std::int64_t drafts_per_step;
     std::int64_t watermark_blocks;  // KV blocks that admissions leave free, as far as the policy keeps them so
     std::int64_t pipeline_stages;   // iterations that may be under way at a time
-    bool plans_ahead;               // the next iteration is decided as soon as one begins
+    bool plans_ahead;               // the next iteration is decided while one runs
     bool by_priority;               // queues are in the order of `goes_first`
     bool chunks_prompts;      // a prompt may begin with less than all that is left of it, as far as the policy asks
     bool pipelines_chunks;    // the next chunk of a prompt may begin while those before it are in later stages

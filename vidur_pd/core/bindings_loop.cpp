@@ -241,7 +241,7 @@ void bind_running_iteration(py::module_& module) {
 
 void bind_host_clock(py::module_& module) {
     py::class_<HostClock>(module, "HostClock")
-        .def(py::init<bool>(), py::kw_only(), py::arg("plans_ahead"))
+        .def(py::init<bool, bool>(), py::kw_only(), py::arg("plans_ahead"), py::arg("launches_apart") = false)
         .def(
             "expose",
             [](const HostClock& clock, const std::array<TimePs, 2>& work, TimePs decided_ps, TimePs start_ps,
@@ -254,7 +254,7 @@ void bind_host_clock(py::module_& module) {
             py::arg("work"), py::kw_only(), py::arg("decided_ps"), py::arg("start_ps"), py::arg("device_ps"),
             py::arg("communication_ps") = 0, py::arg("hand_over_ps") = 0)
         .def("end", &HostClock::end, py::kw_only(), py::arg("launched_ps"), py::arg("began_ps"), py::arg("ended_ps"))
-        .def("ready", &HostClock::ready, py::arg("decided_ps"), py::arg("hand_over_ps") = 0);
+        .def("ready", &HostClock::ready, py::arg("decided_ps"));
 }
 
 void bind_loop(py::module_& module) {

@@ -4,7 +4,7 @@
 // next. With iterations decided ahead that is the result of the iteration before the last, so that the device hides
 // the host as long as it takes longer; without, it is that of the last. The device begins an iteration when it has
 // ended the one before and the first kernel is there, and cannot end it before all of it is launched. Workers in
-// processes of their own get the next one while they launch this one.
+// processes of their own are handed the next one while they launch this one.
 #pragma once
 
 #include <aicb/iteration_pricing.hpp>
@@ -19,7 +19,9 @@ using aicb::HostWork;
 
 class HostClock {
   public:
-    explicit HostClock(bool plans_ahead) : plans_ahead_(plans_ahead) {}
+    // `launches_apart`: workers in processes of their own launch, so that handing over to them can be hidden.
+    explicit HostClock(bool plans_ahead, bool launches_apart = false)
+        : plans_ahead_(plans_ahead), launches_apart_(launches_apart) {}
 
     // Steps of one instance, back to back from `start_ps` on; the first was decided at `decided_ps`. `device_ps`: what
     // each takes on the device, without `communication_ps`; becomes what it takes in all. Returns when the host has
@@ -28,13 +30,14 @@ class HostClock {
                                std::vector<TimePs>& device_ps) const {
         std::vector<TimePs> launched_ps;
         launched_ps.reserve(device_ps.size());
-        TimePs host_ps = ready(decided_ps, work.hand_over_ps);
+        const TimePs hand_over_ps = launches_apart_ ? work.hand_over_ps : 0;
+        TimePs host_ps = std::max(std::max(decided_ps, result_ps_) + hand_over_ps, free_ps_);
         for (TimePs& step_ps : device_ps) {
-            const TimePs first_kernel_ps = std::max(start_ps, host_ps + work.prepare_ps - work.hand_over_ps);
-            launched_ps.push_back(host_ps + work.total_ps() - work.hand_over_ps);
+            const TimePs first_kernel_ps = std::max(start_ps, host_ps + work.prepare_ps - hand_over_ps);
+            launched_ps.push_back(host_ps + work.total_ps() - hand_over_ps);
             const TimePs end_ps = std::max(first_kernel_ps + step_ps + communication_ps, launched_ps.back());
             step_ps = std::max<TimePs>(end_ps - start_ps - communication_ps, 0);
-            host_ps = std::max(launched_ps.back(), (plans_ahead_ ? start_ps : end_ps) + work.hand_over_ps);
+            host_ps = std::max(launched_ps.back(), (plans_ahead_ ? start_ps : end_ps) + hand_over_ps);
             start_ps += step_ps + communication_ps;
         }
         return launched_ps;
@@ -46,13 +49,11 @@ class HostClock {
         result_ps_ = plans_ahead_ ? began_ps : ended_ps;
     }
 
-    // When the host turns to an iteration that was decided at `decided_ps`; workers, when it has been handed over.
-    TimePs ready(TimePs decided_ps, TimePs hand_over_ps = 0) const {
-        return std::max(std::max(decided_ps, result_ps_) + hand_over_ps, free_ps_);
-    }
+    // When the host turns to an iteration that was decided at `decided_ps`.
+    TimePs ready(TimePs decided_ps) const { return std::max({decided_ps, free_ps_, result_ps_}); }
 
   private:
-    bool plans_ahead_;
+    bool plans_ahead_, launches_apart_;
     TimePs free_ps_ = 0;    // the last iteration has been launched
     TimePs result_ps_ = 0;  // the result is there that the host waits for before it turns to the next
 };

@@ -24,6 +24,7 @@ void Loop::add(InstancePtr instance, Traits traits, std::vector<Pricing> pricing
     ensure(instance->loop == nullptr, "an instance is in one loop");
     instance->loop = this;
     instance->traits = traits;
+    instance->host = HostClock(instance->group.plans_ahead(), traits.launches_apart);
     instance->pricing = std::move(pricing);
     instance->group.count_gaps_in(iterations.gaps());
     instance->group.deliver_through(frontend_);
@@ -176,7 +177,7 @@ void Loop::dispatch_later(std::int32_t instance, TimePs at_ps) {
     queue_.schedule(at_ps, Priority::kDispatch, Event::Kind::kDispatch, instance, 0);
 }
 
-// Before what else happens then: an iteration ends when it has been launched, at the earliest.
+// Before what else happens then, arrivals included: an iteration ends when it has been launched, at the earliest.
 void Loop::decide_later(Instance& instance, TimePs at_ps) {
     instance.decide_at_ps = at_ps;
     queue_.schedule(at_ps, Priority::kDecision, Event::Kind::kDecision, instance.index, 0);
@@ -281,8 +282,8 @@ void Loop::collect(const RankGroup& group, const GroupBatch* batch) {
 // Prices an iteration by the instance's own pricing as far as that knows it, or asks for what is missing.
 std::optional<Notice> Loop::price(Instance& instance, RunningIteration& iteration) {
     if (!iteration.stages.empty()) {
-        expose_host(iteration, instance.host);
         if (instance.compute_slowdown != 1.0) slow_down(iteration, instance.compute_slowdown);
+        expose_host(iteration, instance.host);
         work_.step = Step::kLaunch;
         return std::nullopt;
     }
@@ -456,8 +457,7 @@ std::optional<Notice> Loop::report_launch() {
 }
 
 // When what follows an iteration is decided, where instances plan ahead: by the thread that has launched it, or as soon
-// as it begins, where workers launch. Launching decodes takes no time here, as runs of them are decided when they
-// begin.
+// as it begins, where workers launch. Launching decodes is taken to need no time, in runs of them and alone.
 TimePs Loop::decides_next_ps(const Instance& instance, const RunningIteration& iteration) {
     const bool is_launching = iteration.sums.has_prompts && !iteration.launched_ps.empty();
     return is_launching && !instance.traits.launches_apart ? iteration.launched_ps.back() : iteration.start_ps;

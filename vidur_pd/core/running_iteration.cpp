@@ -57,7 +57,7 @@ void expose_host(RunningIteration& iteration, const HostClock& host) {
     };
     if (iteration.is_pipelined()) {
         for (Stage& stage : iteration.stages) {
-            const TimePs exposed_ps = std::max<TimePs>(stage.host.total_ps() - stage.compute_ps, 0);
+            const TimePs exposed_ps = std::max<TimePs>(stage.host.period_ps() - stage.compute_ps, 0);
             add(stage, exposed_ps);
             iteration.compute_ps[0] += exposed_ps;
         }
@@ -79,7 +79,6 @@ void slow_down(RunningIteration& iteration, double factor) {
         return static_cast<TimePs>(std::nearbyint(static_cast<double>(time_ps) * factor));
     };
     for (TimePs& step_ps : iteration.compute_ps) step_ps = scaled(step_ps);
-    for (TimePs& step_ps : iteration.exposed_host_ps) step_ps = scaled(step_ps);
     for (Stage& stage : iteration.stages) {
         TimePs phases_ps = 0, scaled_ps = 0;
         for (TimePs& phase_ps : stage.phase_ps) {

@@ -24,9 +24,11 @@ constexpr std::size_t kPhases = 6;  // aicb.iteration.pricing.PHASES
 // Host time of one iteration: up to its first kernel, and from there to where its result can be waited for.
 struct HostWork {
     TimePs prepare_ps = 0, launch_ps = 0;
-    TimePs hand_over_ps = 0;  // of preparing: before it reaches workers, which work on the iteration before meanwhile
+    TimePs hand_over_ps = 0;  // part of preparing before the iteration reaches workers of their own
 
     TimePs total_ps() const { return prepare_ps + launch_ps; }
+    // From one iteration to the next: workers launch one while the next is handed over to them.
+    TimePs period_ps() const { return total_ps() - hand_over_ps; }
 };
 
 // Of one iteration without its communication, as far as it occupies the device: aicb.iteration.pricing.IterationCost
