@@ -28,7 +28,7 @@ from aicb.kernels.fused_experts import FusedExperts
 from aicb.kernels.grouped_gemm import ExpertSite, GroupedGemm, engine_sites
 from aicb.kernels.kernel import CacheKernel, Kernel
 from aicb.kernels.prefill_attention import PrefillAttention
-from aicb.kernels.router import FewTokens, Fp32Router
+from aicb.kernels.router import FewTokensRouter, Fp32Router
 from aicb.measurements.gpu import MEASURED_GPU, Gpu, get_gpu
 from aicb.measurements.table import KernelTable
 from aicb.measurements.timing import Timing
@@ -122,7 +122,7 @@ class ExpertsEstimator(DividedEstimator):
 
     def estimator_of(self, kernel: Kernel) -> CoreEstimator:
         if not isinstance(kernel, GroupedGemm):
-            return self._experts if isinstance(kernel, FusedExperts | Fp32Router | FewTokens) else self.main
+            return self._experts if isinstance(kernel, FusedExperts | Fp32Router | FewTokensRouter) else self.main
         return self._experts if kernel.dtype == "mxfp4" or kernel.engine_site in self._sites else self.main
 
 

@@ -1,16 +1,16 @@
 """Scores of experts where they are no plain product: fp32 weights, and few tokens of some models.
 
-vLLM 0.24.0 (``fused_moe/router/gate_linear.py``) has a kernel for up to 16 tokens of DeepSeek's router (`FewTokens`),
-and one for up to 32 of MiniMax-M2's, whose weights are fp32. Beyond, and for GLM-4.5 always (``models/glm4_moe.py``),
-scores in fp32 are a cast of what is multiplied and a product of cuBLAS's that tensor cores do not take part in
-(`Fp32Router`).
+vLLM 0.24.0 (``fused_moe/router/gate_linear.py``) has a kernel for up to 16 tokens of DeepSeek's router
+(`FewTokensRouter`), and one for up to 32 of MiniMax-M2's, whose weights are fp32. Beyond, and for GLM-4.5 always
+(``models/glm4_moe.py``), scores in fp32 are a cast of what is multiplied and a product of cuBLAS's that tensor cores do
+not take part in (`Fp32Router`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator
 from dataclasses import dataclass
-from typing import Self, TypeVar
+from typing import Self
 
 import numpy as np
 
@@ -38,8 +38,10 @@ FLOPS_PER_CLOCK = 256
 LATENCY_US = 2.5
 """Of one token. As the reference's other constants it shapes the interpolation and no more."""
 _FP32, _BF16 = ELEMENT_BYTES["fp32"], ELEMENT_BYTES["bf16"]
-
-AnyRouter = TypeVar("AnyRouter", "Fp32Router", "FewTokens")
+_WEIGHT_BYTES = {"router_few": _BF16, "router_fp32": _FP32, "router_fp32_few": _FP32}
+"""Of a weight, by operation."""
+_ACTIVATION_BYTES = {"router_few": _BF16, "router_fp32": _BF16 + 2 * _FP32, "router_fp32_few": _BF16}
+"""Of an activation, each time that it is read or written: a cast writes it in fp32, and the product reads that."""
 
 
 def _moe_layers(swept: SweptModel) -> Iterator[MoeFfn]:
@@ -47,15 +49,43 @@ def _moe_layers(swept: SweptModel) -> Iterator[MoeFfn]:
 
 
 @dataclass(frozen=True, slots=True)
-class Fp32Router(Kernel):
-    """``[m, k] x [n, k]^T -> [m, n]`` of bf16 activations and fp32 weights, in fp32."""
-
-    operations = ("router_fp32", "router_fp32_few")
-    cold_operations = frozenset(operations)
+class Router(Kernel):
+    """``[m, k] x [n, k]^T -> [m, n]`` of bf16 activations, scores in fp32."""
 
     m: int
     n: int
     k: int
+
+    def describe(self) -> str:
+        return f"m {self.m} n {self.n} k {self.k} {self.measured_as[0]}"
+
+    @classmethod
+    def read(cls, operation: str, row: Columns) -> Self:
+        del operation
+        return cls(row.integer("m"), row.integer("n"), row.integer("k"))
+
+    @classmethod
+    def fit(cls, variant: Hashable, measured: MeasuredTimes) -> RouterTimes | None:
+        operation = str(variant)
+        return RouterTimes(measured, operation) if measured.table.select(operation) else None
+
+    def variant(self, precision: Precision) -> Hashable:
+        del precision
+        return self.measured_as[0]
+
+    def _cost(self, weight_bytes: int, activation_bytes: int) -> KernelCost:
+        """Of so many bytes of a weight, and of an activation, each time that it is read or written."""
+        weights = float(weight_bytes * self.n * self.k)
+        moved = weights + self.m * (self.k * activation_bytes + _FP32 * self.n)
+        return KernelCost(2.0 * self.m * self.n * self.k, moved, weights, "bf16")
+
+
+@dataclass(frozen=True, slots=True)
+class Fp32Router(Router):
+    """Scores by fp32 weights."""
+
+    operations = ("router_fp32", "router_fp32_few")
+    cold_operations = frozenset(operations)
 
     @property
     def is_few(self) -> bool:
@@ -65,27 +95,7 @@ class Fp32Router(Kernel):
     def cost(self, precision: Precision) -> KernelCost:
         """Activations read, and cast and read again but by vLLM's own kernel."""
         del precision
-        weights = float(_FP32 * self.n * self.k)
-        read = _BF16 if self.is_few else _BF16 + 2 * _FP32
-        moved = weights + self.m * (self.k * read + _FP32 * self.n)
-        return KernelCost(2.0 * self.m * self.n * self.k, moved, weights, "bf16")
-
-    def describe(self) -> str:
-        return f"m {self.m} n {self.n} k {self.k} fp32"
-
-    @classmethod
-    def read(cls, operation: str, row: Columns) -> Self:
-        del operation
-        return cls(row.integer("m"), row.integer("n"), row.integer("k"))
-
-    @classmethod
-    def fit(cls, variant: Hashable, measured: MeasuredTimes) -> RouterTimes[Fp32Router] | None:
-        operation = str(variant)
-        return RouterTimes(measured, operation, _FP32) if measured.table.select(operation) else None
-
-    def variant(self, precision: Precision) -> Hashable:
-        del precision
-        return self.measured_as[0]
+        return self._cost(_FP32, _ACTIVATION_BYTES[self.measured_as[0]])
 
     @property
     def measured_as(self) -> tuple[str, str | None]:
@@ -104,34 +114,15 @@ class Fp32Router(Kernel):
 
 
 @dataclass(frozen=True, slots=True)
-class FewTokens(Kernel):
-    """``[m, k] x [n, k]^T -> [m, n]`` of few tokens in bf16, scores in fp32: vLLM's ``dsv3_router_gemm``."""
+class FewTokensRouter(Router):
+    """Scores of few tokens by bf16 weights: vLLM's ``dsv3_router_gemm``."""
 
     operations = ("router_few",)
     cold_operations = frozenset(operations)
 
-    m: int
-    n: int
-    k: int
-
     def cost(self, precision: Precision) -> KernelCost:
         del precision
-        weights = float(_BF16 * self.n * self.k)
-        moved = weights + self.m * (_BF16 * self.k + _FP32 * self.n)
-        return KernelCost(2.0 * self.m * self.n * self.k, moved, weights, "bf16")
-
-    def describe(self) -> str:
-        return f"m {self.m} n {self.n} k {self.k} bf16"
-
-    @classmethod
-    def read(cls, operation: str, row: Columns) -> Self:
-        del operation
-        return cls(row.integer("m"), row.integer("n"), row.integer("k"))
-
-    @classmethod
-    def fit(cls, variant: Hashable, measured: MeasuredTimes) -> RouterTimes[FewTokens] | None:
-        del variant
-        return RouterTimes(measured, "router_few", _BF16) if measured.table.select("router_few") else None
+        return self._cost(_BF16, _BF16)
 
     @property
     def measured_as(self) -> tuple[str, str | None]:
@@ -146,28 +137,29 @@ class FewTokens(Kernel):
                 yield point("router_few", "bf16", shape, tag=f"{swept.model.name}/router")
 
 
-class RouterTimes(SurfaceTimes[AnyRouter]):
+class RouterTimes(SurfaceTimes[Router]):
     """Sites (n, k), axis m."""
 
-    def __init__(self, measured: MeasuredTimes, operation: str, weight_bytes: int):
+    def __init__(self, measured: MeasuredTimes, operation: str):
+        weight_bytes = _WEIGHT_BYTES[operation]
         rows = measured.table.select(operation)
         shapes = np.array([(row["n"], row["k"], row["m"]) for row in rows], dtype=np.float64)
         times = np.array([measured.time_us(row, float(weight_bytes * row["n"] * row["k"])) for row in rows])
-        super().__init__(Surface(_reference(measured.gpu, operation, weight_bytes), shapes, times))
+        super().__init__(Surface(_reference(measured.gpu, operation), shapes, times))
 
-    def shape_of(self, kernel: AnyRouter) -> Shape:
+    def shape_of(self, kernel: Router) -> Shape:
         return float(kernel.n), float(kernel.k), float(kernel.m)
 
 
-def _reference(gpu: Gpu, operation: str, weight_bytes: int) -> ReferenceModel:
+def _reference(gpu: Gpu, operation: str) -> ReferenceModel:
     law = gpu.clock
     clock_mhz = law.reference_mhz if law is not None else 1000.0
     flops_per_us = FLOPS_PER_CLOCK * gpu.sms * clock_mhz
-    per_element = _BF16 + 2 * _FP32 if operation == "router_fp32" else _BF16
+    weight_bytes, activation_bytes = _WEIGHT_BYTES[operation], _ACTIVATION_BYTES[operation]
 
     def reference_us(shapes: Floats) -> Floats:
         n, k, m = shapes.T
-        moved = weight_bytes * n * k + m * k * per_element
+        moved = weight_bytes * n * k + m * k * activation_bytes
         return np.asarray(LATENCY_US + 2.0 * m * n * k / flops_per_us + moved / gpu.hbm_bytes_per_s * 1e6)
 
     scales = Scales((3.0, 3.0, 3.0), (1.0,) * 3, 0.2, 0.05)

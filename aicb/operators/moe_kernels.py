@@ -25,7 +25,7 @@ from typing import Literal, get_args
 
 from aicb.kernels.elementwise import Elementwise
 from aicb.kernels.gemm import Gemm
-from aicb.kernels.router import FEW_SHAPES, FEW_TOKENS, FewTokens
+from aicb.kernels.router import FEW_SHAPES, FEW_TOKENS, FewTokensRouter
 from aicb.model.architecture import Model, MoeFfn
 from aicb.model.partition import Partition
 from aicb.model.precision import Precision
@@ -77,7 +77,7 @@ def _scored(operator: Operator) -> Operator:
         return operator
     if kernel.m > FEW_TOKENS or (kernel.n, kernel.k) not in FEW_SHAPES:
         return operator
-    few = FewTokens(kernel.m, kernel.n, kernel.k)
+    few = FewTokensRouter(kernel.m, kernel.n, kernel.k)
     return replace(operator, kernel=few, cost=few.cost(Precision()))
 
 

@@ -38,11 +38,14 @@ def test_uplinks_of_a_quarter_raise_p99_ttft_by_a_fifth_and_more_against_no_cont
     assert ttft_p99(oversubscribed) > 1.2 * ttft_p99(run("network.backend=analytical"))
 
 
-def test_uplinks_raise_p99_ttft_against_full_ones_too(oversubscribed: Result) -> None:
-    """What costs are the uplinks: with all of their rate half of the difference is gone."""
+@pytest.mark.xfail(strict=True, raises=AssertionError, reason="18 %, since tokens of workers wait for no launch")
+def test_they_raise_it_by_a_fifth_against_full_uplinks_too(oversubscribed: Result) -> None:
+    assert ttft_p99(oversubscribed) > 1.2 * ttft_p99(run("cluster.topology.oversubscription=1"))
+
+
+def test_with_full_uplinks_more_than_half_of_the_difference_is_gone(oversubscribed: Result) -> None:
     full, alone = run("cluster.topology.oversubscription=1"), run("network.backend=analytical")
-    assert ttft_p99(oversubscribed) > 1.15 * ttft_p99(full)
-    assert ttft_p99(full) - ttft_p99(alone) < 0.55 * (ttft_p99(oversubscribed) - ttft_p99(alone))
+    assert ttft_p99(full) - ttft_p99(alone) < 0.5 * (ttft_p99(oversubscribed) - ttft_p99(alone))
 
 
 def test_the_links_log_shows_the_uplinks_as_the_full_ones(oversubscribed: Result) -> None:

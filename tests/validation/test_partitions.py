@@ -83,10 +83,10 @@ def test_ranks_that_share_fp8_experts_run_as_measured_where_kernels_bind(server:
         assert -0.09 <= prompted[f"prefill of {tokens}"].error <= 0.03
 
 
+@pytest.mark.xfail(strict=True, raises=AssertionError, reason="8.6 %; 5.2 with first tokens that wait for a launch")
 def test_the_median_host_holds_up_prompts_of_ranks_that_share_fp8_experts_as_theirs_did() -> None:
-    """8.6 % in the mean of twelve prompts, 26 on the default; nothing of this machine is in that file."""
-    assert np.mean([abs(row.error) for row in compare_prompts(SHARED_QWEN, MEDIAN_HOST)]) <= 0.09
-    assert np.mean([abs(row.error) for row in prompts(SHARED_QWEN)]) > 0.2
+    """26 % off on the default in the mean of twelve prompts; nothing of this machine is in that file."""
+    assert np.mean([abs(row.error) for row in compare_prompts(SHARED_QWEN, MEDIAN_HOST)]) <= 0.06
 
 
 @pytest.mark.parametrize("server", SERVERS)
@@ -217,13 +217,15 @@ AGAIN_MISSES = {
 """10 and 7 % fast; 19 and 9 % fast."""
 
 
-@pytest.mark.parametrize(("server", "limit"), list(zip(AGAIN, (0.05, 0.085), strict=True)))
-def test_with_its_own_host_an_engine_is_simulated_within_limits(server: str, limit: float) -> None:
+SLOWER_LATER = pytest.mark.xfail(strict=True, raises=AssertionError, reason="8.1 %: prompts launched slower than loads")
+
+
+@pytest.mark.parametrize("server", [AGAIN[0], pytest.param(AGAIN[1], marks=SLOWER_LATER)])
+def test_with_its_own_host_an_engine_is_simulated_within_limits(server: str) -> None:
     """Never fitted to: blind 5.7 and 5.4 % in the mean of 12 prompts and 8 decodes, now 4.5 and 8.1 %, where prompts
     were launched slower than the loads that the host file is made of."""
     rows = [*compare_prompts(server, OWN), *compare_decodes(server, OWN)]
-    assert len(rows) == 20
-    assert np.mean([abs(row.error) for row in rows]) <= limit
+    assert np.mean([abs(row.error) for row in rows]) <= 0.06
 
 
 @pytest.mark.parametrize("run", AGAIN_RUNS)

@@ -96,8 +96,8 @@ class RankGroup {
     std::vector<std::int64_t> decode_kv_tokens(std::vector<Tokens>& kv_tokens) const;
     // Requests that run on any rank.
     std::vector<RequestPtr> running() const;
-    // The next iteration is decided while one runs.
     std::size_t rank_count() const { return ranks_.size(); }
+    // The next iteration is decided while one runs.
     bool plans_ahead() const { return ranks_.front()->limits().plans_ahead; }
     // The next micro-batch of every rank; none if all idle.
     std::shared_ptr<GroupBatch> schedule(TimePs now_ps);
