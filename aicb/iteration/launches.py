@@ -52,6 +52,7 @@ LAUNCHES = {
 
 LISTED_APART = {
     "gdn_qkvz": 1,
+    "gdn_split": 2,
     "gdn_gated_norm": 1,
     "shared_gate_mul": 1,
     "gated_head_norm": 2,  # weights one off, compiled; the kernel

@@ -35,7 +35,7 @@ from aicb.iteration.attention import AttentionPricing
 from aicb.iteration.host import GraphMode, HostModel
 from aicb.iteration.launches import Launches, count_launches
 from aicb.iteration.layer_schedule import LayerParts, Piece, PricedPieces, divide, piece_of
-from aicb.iteration.overlap import SHARED_EXPERT_OPERATORS, Overlap, bound_ps, side_by_side_ps
+from aicb.iteration.overlap import SHARED_EXPERT_OPERATORS, Overlap, StreamWork, bound_ps, side_by_side_ps
 from aicb.iteration.pricing import PHASES, PS_PER_US, IterationCost, Pricing, price_lists
 from aicb.iteration.speculative import Drafting, SpeculativeCost, first_inputs, later
 from aicb.iteration.stage import EXPERTS, GroupKey, NameTable, StagePricer, stage_rules
@@ -188,6 +188,9 @@ class IterationModel:
         self._estimator = select_estimator(estimator, gpu, precision) if isinstance(estimator, str) else estimator
         self._pricing = Pricing(self._estimator, gpu, precision)
         self._shares_experts = partition.moe_layout is MoeLayout.EXPERT_DATA
+        self._has_shared_expert = any(
+            isinstance(kind.ffn, MoeFfn) and kind.ffn.shared_intermediate for kind in model.kinds
+        )
         self._names = NameTable()
         self._stages: dict[int, StagePricer] = {}
         self._priced_pieces: dict[tuple[int, int], PricedPieces] = {}
@@ -248,27 +251,31 @@ class IterationModel:
         """Groups of operators for C++, priced together."""
         lists = [self._group_operators(key, stage) for key in keys]
         priced = [self._names.in_core(each) for each in price_lists(lists, self._pricing)]
-        if not self.overlap.shared_expert_stream:
+        places = [place for place, (kind, own, _) in enumerate(keys) if kind in EXPERTS and self._is_apart(own)]
+        if not places:
             return priced
-        places = [place for place, (kind, _, _) in enumerate(keys) if kind in EXPERTS]
         seconds = [self._shared_expert_operators(keys[place][1], stage) for place in places]
         for place, second, found in zip(places, seconds, price_lists(seconds, self._pricing), strict=True):
             routed, shared = priced[place], self._names.in_core(found)
             both_ps = side_by_side_ps(
-                routed.total_ps,
-                shared.total_ps,
+                StreamWork(routed.total_ps, bound_ps(lists[place], self.gpu)),
+                StreamWork(shared.total_ps, bound_ps(second, self.gpu)),
                 self.overlap.shared_expert_sm_share,
-                bound_ps([*lists[place], *second], self.gpu),
             )
             priced[place] = routed + shared.scaled_to(both_ps - routed.total_ps)
         return priced
+
+    def _is_apart(self, tokens: int) -> bool:
+        """Whether the shared expert of so many tokens of a rank runs on a stream of its own."""
+        is_asked = self.overlap.shared_expert_stream and tokens <= (self.overlap.shared_expert_tokens or tokens)
+        return is_asked and self._has_shared_expert
 
     def _group_operators(self, key: GroupKey, stage: int) -> list[Operator]:
         """Operators of a group; without the shared expert where that runs on a stream of its own."""
         kind, first, second = key
         match kind:
             case OperatorGroup.TOKENS:
-                hidden = SHARED_EXPERT_OPERATORS if self.overlap.shared_expert_stream else frozenset[str]()
+                hidden = SHARED_EXPERT_OPERATORS if self._is_apart(first) else frozenset[str]()
                 return [each for each in self._token_operators(first, stage) if each.name not in hidden]
             case OperatorGroup.HEAD:
                 return head_operators(self.model, self.partition, self.precision, rows=first, stage=stage)

@@ -1,7 +1,7 @@
 """Work that overlaps other work: the shared expert on a second stream, and two half batches taking turns.
 
-Both are off unless asked for. Kernels of two streams share SMs and memory bandwidth, so running them side by side hides
-latency and idle SMs but never beats the roofline of both together.
+Both are off unless asked for. Kernels of two streams share SMs and memory bandwidth: side by side they hide latency and
+idle SMs, but what they move and compute takes as long as it does alone.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
 
@@ -33,6 +34,11 @@ SHARED_EXPERT_OPERATORS = frozenset(
 )
 """What can run on the second stream; the addition to the routed output waits for both."""
 
+INTERFERENCE = 0.25
+"""Part of a stream's time beyond its roofline that it adds to the other's. Median of 18 decodes of 1 to 256 requests
+inside vLLM on an H200, with the shared expert on a stream of its own and without (Qwen3-Next-80B-A3B with TP 2,
+DeepSeek-V3; ``tests/data/engine/vllm-h200-layers.json.gz``, `tests.validation.shared_expert_stream`)."""
+
 LEAST_HALF = 0.48
 """A sequence is cut in two where whole sequences would leave a side with less of the tokens (SGLang, two-batch
 overlap, ``tbo_token_distribution_threshold``)."""
@@ -52,20 +58,38 @@ class Overlap:
     """SMs that the second stream keeps from the routed experts, which take 1 / (1 − share) as long; 0 where the block
     scheduler only fills SMs that idle."""
 
+    shared_expert_tokens: int | None = None
+    """Only where a rank has at most so many tokens, padding included; None: always."""
+
     def __post_init__(self) -> None:
         check_share("Overlap.shared_expert_sm_share", self.shared_expert_sm_share)
 
 
-def side_by_side_ps(main_ps: int, second_ps: int, sm_share: float, bound_ps: int) -> int:
-    """Time of two streams: the longer one, not below the roofline of both, not above one after the other.
+class StreamWork(NamedTuple):
+    """Kernels of one stream."""
+
+    time_ps: int
+    """One after another, while the other stream is idle."""
+    bound_ps: int
+    """Their roofline, see `bound_ps`."""
+
+    @property
+    def added_ps(self) -> float:
+        """What they add to a stream that lasts longer."""
+        return self.bound_ps + INTERFERENCE * max(self.time_ps - self.bound_ps, 0)
+
+
+def side_by_side_ps(main: StreamWork, second: StreamWork, sm_share: float = 0.0) -> int:
+    """Time of two streams: that of the longer one and what the other adds to it; never above one after the other.
 
     Args:
-        main_ps: the stream that gives up ``sm_share`` of the SMs.
-        second_ps: the other stream.
+        main: the stream that gives up ``sm_share`` of the SMs.
+        second: the other stream.
         sm_share: 0 … 1, exclusive.
-        bound_ps: least time the device needs for both.
     """
-    return min(main_ps + second_ps, max(round(main_ps / (1.0 - sm_share)), second_ps, bound_ps))
+    slowed_ps = main.time_ps / (1.0 - sm_share)
+    longer_ps = max(slowed_ps + second.added_ps, second.time_ps + main.added_ps)
+    return min(main.time_ps + second.time_ps, round(longer_ps))
 
 
 def bound_ps(operators: Sequence[Operator], gpu: Gpu) -> int:

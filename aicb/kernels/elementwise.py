@@ -39,9 +39,10 @@ KERNELS: Mapping[str, float | None] = {
     **{"latent_gather_fp8": 3.0, "latent_gather_sparse_fp8": 2.0 + _SPARSE_LATENT, "moe_align": 4.0},
     **{"group_quant": 3.0 + _SCALE, "rope_latent": 4.0, "silu_and_mul": 6.0, "moe_sum": 2.0, "expert_copy": 4.0},
     "topk_softmax": 2.0,
+    **{"offset_norm": 8.0, "offset_sum_norm": 14.0, "delta_split": 12.0, "delta_join": 4.0, "delta_clear": 2.0},
+    **{"delta_results": 4.0, "delta_norm_sums": 2.0, "delta_gated_norm": 6.0, "delta_prepare": 4.0, "delta_conv": 4.0},
+    **{"delta_decode": 516.0, "gated_head_norm": 4.0, "output_gate": 6.0, "gate_sigmoid": 4.0, "gate_mul": 4.0},
     **{"gating": None, "assemble_k": None, "state_copy": None, "layer_norm": None},
-    **{"delta_copy": None, "delta_norm": None, "delta_prepare": None, "delta_decode": None, "offset_norm": None},
-    **{"gated_head_norm": None, "expert_gate": None},
 }
 """Names, and bytes read and written per element of [m, n] where these follow from the name; ``None``: never measured.
 
@@ -50,12 +51,15 @@ their bytes themselves.
 """
 STATED_BY_SHAPE = frozenset({"rms_norm", "quant", "silu_mul_quant", "topk"})
 """Kernels that a table of operators may state by [m, n] alone."""
-ESTIMATED = frozenset(
+HYBRID = frozenset(
     {
-        *("delta_copy", "delta_norm", "delta_prepare", "delta_decode", "offset_norm"),
-        *("gated_head_norm", "expert_gate", "moe_sum", "expert_copy"),
+        *("offset_norm", "offset_sum_norm", "delta_split", "delta_join", "delta_clear", "delta_results"),
+        *("delta_norm_sums", "delta_gated_norm", "delta_prepare", "delta_conv", "delta_decode"),
+        *("gated_head_norm", "output_gate", "gate_sigmoid", "gate_mul"),
     }
 )
+"""Kernels of vLLM's hybrid models (``aicb.operators.hybrid_kernels``), measured inside an engine only."""
+ESTIMATED = HYBRID | {"moe_sum", "expert_copy"}
 """Kernels of vLLM for which bytes are a poor measure (``aicb.operators.hybrid_kernels``, ``moe_kernels``): their times
 are flagged where a table does not have them."""
 ENVELOPE_ERROR = 0.25
@@ -115,7 +119,7 @@ class Elementwise(Kernel):
 
     @classmethod
     def profiled_operations(cls) -> tuple[str, ...]:
-        return tuple(name for name, moved in KERNELS.items() if moved is not None)
+        return tuple(name for name, moved in KERNELS.items() if moved is not None and name not in HYBRID)
 
     @property
     def measured_as(self) -> tuple[str, str | None]:

@@ -68,13 +68,13 @@ class GatedDeltaPrefill(Kernel):
         return cls(new, row.integer("kv_heads"), row.integer("heads"), row.integer("d_qk"))
 
     @classmethod
-    def fit(cls, variant: Hashable, measured: MeasuredTimes) -> ChunkedTimes:
+    def fit(cls, variant: Hashable, measured: MeasuredTimes) -> ChunkedTimes | None:
         del variant
-        return ChunkedTimes(measured)
+        return ChunkedTimes(measured, *cls.operations) if measured.table.select(*cls.operations) else None
 
     @property
     def measured_as(self) -> tuple[str, str | None]:
-        return "gdn_prefill", None
+        return self.operations[0], None
 
     @classmethod
     def swept_points(cls, swept: SweptModel) -> Iterator[Point]:
@@ -83,6 +83,22 @@ class GatedDeltaPrefill(Kernel):
                 if batch * q <= swept.max_tokens * (2 if batch == 1 else 1):
                     shape = {**_heads(delta, tp), "batch": batch, "q_len": q}
                     yield point("gdn_prefill", "bf16", shape, queries=(q,) * batch, tag=swept.tag(tp))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class VllmGatedDeltaPrefill(GatedDeltaPrefill):
+    """The same as vLLM 0.24.0 runs it, with states gathered before and put back after; measured inside the engine."""
+
+    operations = ("gdn_prefill_vllm",)
+
+    @classmethod
+    def profiled_operations(cls) -> tuple[str, ...]:
+        return ()
+
+    @classmethod
+    def swept_points(cls, swept: SweptModel) -> Iterator[Point]:
+        del swept
+        yield from ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,9 +155,9 @@ class ChunkedTimes(SurfaceTimes[GatedDeltaPrefill]):
     The reference is linear in tokens and value heads, and each chunk of a sequence waits for the one before.
     """
 
-    def __init__(self, measured: MeasuredTimes):
-        rows = [row for row in measured.table.select("gdn_prefill") if row.graph_us is not None]
-        rows = rows or [max(measured.table.select("gdn_prefill"), key=lambda row: row["q_len"])]
+    def __init__(self, measured: MeasuredTimes, operation: str):
+        rows = [row for row in measured.table.select(operation) if row.graph_us is not None]
+        rows = rows or [max(measured.table.select(operation), key=lambda row: row["q_len"])]
         shapes = [(row["heads"], row.shape.get("batch", 1), row.shape.get("batch", 1) * row["q_len"]) for row in rows]
         times_us = np.array([measured.time_us(row, 0.0) for row in rows])
         scales = Scales((3.0, 3.0, 3.0), (1.0,) * 3, 0.0, 0.02)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from aicb.kernels.gated_delta import GatedDeltaDecode, GatedDeltaPrefill
+from aicb.kernels.gated_delta import GatedDeltaDecode, GatedDeltaPrefill, VllmGatedDeltaPrefill
 from aicb.model.architecture import GatedDeltaNet
 from aicb.model.partition import split
 from aicb.model.precision import ELEMENT_BYTES
@@ -56,17 +56,19 @@ def attention_operators(
     if len(new):
         tokens = int(new.sum())
         key_heads, value_heads = gdn.key_heads // shape.tp, gdn.value_heads // shape.tp
-        prefill = GatedDeltaPrefill(new, key_heads, value_heads, gdn.head_dim)
-        listed.append(_convolution(gdn, shape, tokens, sequences=len(new)))
-        rule = attention_kernel("gdn_prefill", prefill, shape)
+        heads = (new, key_heads, value_heads, gdn.head_dim)
+        listed.append(_convolution(gdn, shape, tokens, kernels, sequences=len(new)))
         if kernels == "compiled":
-            prepared = hybrid_kernels.prepared(gdn, shape, tokens)
-            listed += [prepared, rule, hybrid_kernels.copied_results(gdn, shape, tokens)]
+            listed += [
+                hybrid_kernels.prepared(gdn, shape, tokens),
+                attention_kernel("gdn_prefill", VllmGatedDeltaPrefill(*heads), shape),
+                hybrid_kernels.copied_results(gdn, shape, tokens),
+            ]
         else:
-            listed.append(rule)
+            listed.append(attention_kernel("gdn_prefill", GatedDeltaPrefill(*heads), shape))
     sequences = int(is_decode.sum())
     if sequences:
-        listed.append(_convolution(gdn, shape, sequences, sequences=sequences))
+        listed.append(_convolution(gdn, shape, sequences, kernels, sequences=sequences))
         if kernels == "compiled":
             listed.append(hybrid_kernels.packed_decode(gdn, shape, sequences))
         else:
@@ -76,12 +78,15 @@ def attention_operators(
     return listed
 
 
-def _convolution(gdn: GatedDeltaNet, shape: RankShape, tokens: int, *, sequences: int) -> Operator:
+def _convolution(
+    gdn: GatedDeltaNet, shape: RankShape, tokens: int, kernels: HybridKernels, *, sequences: int
+) -> Operator:
     """Reads and writes its channels, and one state per sequence."""
     channels = gdn.conv_channels // shape.tp
     state_elements = sequences * channels * (gdn.conv_width - 1) * 2
     per_element = ACTIVATION_BYTES * (2 + state_elements / (tokens * channels))
     weights = channels * gdn.conv_width
+    kernel = "delta_conv" if kernels == "compiled" else "conv"
     return elementwise(
-        "gdn_conv", "conv", (tokens, channels), per_element, count=shape.count, weights=weights, phase=Phase.ATTENTION
+        "gdn_conv", kernel, (tokens, channels), per_element, count=shape.count, weights=weights, phase=Phase.ATTENTION
     )

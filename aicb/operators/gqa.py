@@ -65,7 +65,8 @@ def token_operators(
     if shape.precision.kv == "fp8":  # FA3 multiplies fp8 queries with an fp8 cache
         listed.append(quant("query_quant", tokens, query_width, count=count))
     if gqa.has_output_gate:
-        listed.append(elementwise("output_gate", "gating", (tokens, query_width), 3 * ACTIVATION_BYTES, count=count))
+        gating = "output_gate" if kernels == "compiled" else "gating"
+        listed.append(elementwise("output_gate", gating, (tokens, query_width), 3 * ACTIVATION_BYTES, count=count))
     if shape.is_fp8:
         listed.append(quant("o_quant", tokens, query_width, count=count))
     output = (tokens, shape.hidden, query_width)

@@ -5,8 +5,9 @@ looked at kernel by kernel. ``compiled``: vLLM 0.24.0, which has kernels of its 
 torch.compile makes kernels of for the rest. Bytes follow from vLLM's code (paths are in ``vllm/model_executor``):
 
 - the columns of the interleaved projection are taken apart and joined: queries, keys and values become one tensor,
-  values and z are copied before (``layers/mamba/gdn/qwen_gdn_linear_attn.py``, ``fix_query_key_value_ordering``), and
-  memory for results is cleared (``forward_cuda``);
+  values and z are copied before (``layers/mamba/gdn/qwen_gdn_linear_attn.py``, ``fix_query_key_value_ordering``) by one
+  to three kernels, as the compiler chooses, which move as much as three copies in all; memory for results is cleared
+  (``forward_cuda``);
 - results of the convolution are split, queries and keys normalised, gates computed
   (``layers/fla/ops/fused_gdn_prefill_post_conv.py``), results of the chunked rule copied (``_forward_core``); decodes
   have all of it in the kernel of the rule (``layers/fla/ops/fused_recurrent.py``, packed), which reads and writes the
@@ -18,7 +19,8 @@ torch.compile makes kernels of for the rest. Bytes follow from vLLM's code (path
 - heads are taken apart from their gates, normalised and rotated in one kernel (``layers/fused_qk_norm_rope.py``);
 - the shared expert's gate is a sigmoid and a product (``models/qwen2_moe.py``).
 
-None of them was measured on an H200: they are priced by their bytes, at the rate of norms, and flagged as estimates.
+Their times on an H200 are those inside the engine (``aicb/data/h200/vllm_hybrid.parquet``). Elsewhere they are
+transferred or, without a table, priced by their bytes at the rate of norms and flagged as estimates.
 """
 
 from __future__ import annotations
@@ -47,10 +49,11 @@ def check_hybrid_kernels(chosen: str) -> None:
 def residual_norms(shape: RankShape, tokens: int) -> list[Operator]:
     """Both norms of a layer. After attention two tensors are read and two written; before it a third is read, the
     shared experts' results, and one is copied."""
-    size, read_and_written = (tokens, shape.hidden), {"input_norm": 7, "post_attention_norm": 4}
+    kernels = {"input_norm": ("offset_sum_norm", 7), "post_attention_norm": ("offset_norm", 4)}
+    size = (tokens, shape.hidden)
     return [
-        elementwise(name, "offset_norm", size, tensors * ACTIVATION_BYTES, count=shape.count, weights=shape.hidden)
-        for name, tensors in read_and_written.items()
+        elementwise(name, kernel, size, tensors * ACTIVATION_BYTES, count=shape.count, weights=shape.hidden)
+        for name, (kernel, tensors) in kernels.items()
     ]
 
 
@@ -59,10 +62,9 @@ def reordered(gdn: GatedDeltaNet, shape: RankShape, tokens: int) -> list[Operato
     values = (tokens, gdn.value_heads * gdn.head_dim // shape.tp)
     joined = (tokens, gdn.conv_channels // shape.tp)
     return [
-        elementwise("gdn_values", "delta_copy", values, _COPIED, count=shape.count),
-        elementwise("gdn_z", "delta_copy", values, _COPIED, count=shape.count),
-        elementwise("gdn_join", "delta_copy", joined, _COPIED, count=shape.count),
-        elementwise("gdn_clear", "delta_copy", values, ACTIVATION_BYTES, count=shape.count),
+        elementwise("gdn_split", "delta_split", values, 3 * _COPIED, count=shape.count),
+        elementwise("gdn_join", "delta_join", joined, _COPIED, count=shape.count),
+        elementwise("gdn_clear", "delta_clear", values, ACTIVATION_BYTES, count=shape.count),
     ]
 
 
@@ -71,9 +73,9 @@ def gated_norm(gdn: GatedDeltaNet, shape: RankShape, tokens: int) -> list[Operat
     size, statistic = (tokens * gdn.value_heads // shape.tp, gdn.head_dim), _ROW_STATISTIC / gdn.head_dim
     count, weights = shape.count, gdn.head_dim
     return [
-        elementwise("gdn_norm_sums", "delta_norm", size, ACTIVATION_BYTES + statistic, count=count),
+        elementwise("gdn_norm_sums", "delta_norm_sums", size, ACTIVATION_BYTES + statistic, count=count),
         elementwise(
-            "gdn_gated_norm", "delta_norm", size, 3 * ACTIVATION_BYTES + statistic, count=count, weights=weights
+            "gdn_gated_norm", "delta_gated_norm", size, 3 * ACTIVATION_BYTES + statistic, count=count, weights=weights
         ),
     ]
 
@@ -97,20 +99,21 @@ def prepared(gdn: GatedDeltaNet, shape: RankShape, tokens: int) -> Operator:
 def copied_results(gdn: GatedDeltaNet, shape: RankShape, tokens: int) -> Operator:
     """Copy of the chunked rule's results into the layer's tensor."""
     size = (tokens, gdn.value_heads * gdn.head_dim // shape.tp)
-    return elementwise("gdn_results", "delta_copy", size, _COPIED, count=shape.count, phase=Phase.ATTENTION)
+    return elementwise("gdn_results", "delta_results", size, _COPIED, count=shape.count, phase=Phase.ATTENTION)
 
 
 def packed_decode(gdn: GatedDeltaNet, shape: RankShape, sequences: int) -> Operator:
     """Decode step of the rule, a token per request. It reads state, results of the convolution and gates as they are
-    projected, and writes state and results."""
+    projected, and writes state and results. A row is a state in bf16, so that one in fp32 counts as two."""
     heads, channels = gdn.value_heads // shape.tp, gdn.conv_channels // shape.tp
+    rows = ELEMENT_BYTES[shape.precision.state] // ELEMENT_BYTES["bf16"]
     state = 2 * ELEMENT_BYTES[shape.precision.state] * gdn.state_elements // shape.tp
     moved = state + ACTIVATION_BYTES * (channels + heads * (gdn.head_dim + 2))
     return elementwise(
         "gdn_decode",
         "delta_decode",
-        (sequences, channels),
-        moved / channels,
+        (sequences * rows, channels),
+        moved / (rows * channels),
         count=shape.count,
         weights=2 * heads,
         phase=Phase.ATTENTION,
@@ -128,6 +131,6 @@ def shared_expert_gate(shape: RankShape, tokens: int) -> list[Operator]:
     """Gate of the shared expert: a sigmoid of one value per token, and its product with the expert's result."""
     count = shape.count
     return [
-        elementwise("shared_gate_sigmoid", "expert_gate", (tokens, 1), _COPIED, count=count),
-        elementwise("shared_gate_mul", "expert_gate", (tokens, shape.hidden), _COPIED, count=count),
+        elementwise("shared_gate_sigmoid", "gate_sigmoid", (tokens, 1), _COPIED, count=count),
+        elementwise("shared_gate_mul", "gate_mul", (tokens, shape.hidden), _COPIED, count=count),
     ]

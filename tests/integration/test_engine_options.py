@@ -140,9 +140,11 @@ def test_the_shared_expert_on_a_stream_of_its_own_saves_time() -> None:
         rows = [(10 * index, 50, 12) for index in range(64)]
         return mean_ms(simulate(config(pools, topology={"kind": "single_switch"}, **sections), rows), "tpot")
 
-    alone, beside = tpot_ms({}), tpot_ms({"shared_expert": True})
-    assert beside < alone
-    assert tpot_ms({"shared_expert": True, "shared_expert_sm_share": 0.3}) > beside
+    alone, together = tpot_ms({"shared_expert": False}), tpot_ms({"shared_expert": True})
+    assert together < alone
+    assert tpot_ms({"shared_expert": True, "shared_expert_sm_share": 0.3}) > together
+    assert tpot_ms({}) == together  # vLLM's default, of up to 256 tokens
+    assert tpot_ms({"shared_expert": 4}) == alone  # fewer than a rank's 8 requests, in a graph of 8 tokens
 
 
 def estimated_compute(result: Result) -> float:

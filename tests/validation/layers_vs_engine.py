@@ -23,6 +23,7 @@ from aicb.estimators.estimator import Estimator
 from aicb.estimators.selection import select_estimator
 from aicb.iteration.host import HostModel
 from aicb.iteration.model import IterationModel
+from aicb.iteration.overlap import Overlap
 from aicb.iteration.pricing import price_lists
 from aicb.measurements.gpu import get_gpu
 from aicb.model.catalog import load_model
@@ -179,7 +180,7 @@ LAYERS = {
         -: memory
         gdn_qkvz: product
         gdn_ba: product
-        !gdn_values gdn_z gdn_join gdn_clear: 6*torch concat torch
+        !gdn_split gdn_join gdn_clear: 6*torch concat torch
         gdn_conv: conv
         gdn_prepare: after_conv
         gdn_prefill: 4*torch 2*delta_rule torch 4*delta_rule 3*torch
@@ -280,7 +281,7 @@ DECODES = {
         """!input_norm: 13*torch
         gdn_qkvz: product
         gdn_ba: product
-        !gdn_values gdn_z gdn_join gdn_clear: 6*torch concat torch
+        !gdn_split gdn_join gdn_clear: 6*torch concat torch
         gdn_conv: conv
         gdn_decode: delta_rule
         !gdn_norm_sums gdn_gated_norm: layer_norm
@@ -353,6 +354,7 @@ def iteration_model(name: str, layers: slice | None = None) -> IterationModel:
         estimator=_estimator(weights),
         host=replace(HostModel(), gap_us=0.0),
         experts_kernel="triton" if weights == "fp8" else "deep_gemm",
+        overlap=Overlap(shared_expert_stream=True, shared_expert_tokens=256),
         **ENGINE_KERNELS,  # type: ignore[arg-type]
     )
 

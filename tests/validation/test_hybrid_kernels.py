@@ -1,4 +1,4 @@
-"""Kernels that are priced by bytes, against vLLM's on an H100, which nothing was fitted to."""
+"""Prices of vLLM's kernels around the delta rule, transferred to an H100, against kernels measured alone there."""
 
 from __future__ import annotations
 
@@ -9,21 +9,20 @@ import numpy as np
 import pytest
 
 from aicb.kernels.elementwise import ENVELOPE_ERROR
-from tests.validation.hybrid_kernels import MANY, OPERATORS, compare, compare_pieces, measurement, other_decode_us
+from tests.validation.hybrid_kernels import MANY, OPERATORS, compare, compare_pieces, measurement
 
 STEPS = (
     "gdn_clear",
     "gdn_norm_sums gdn_gated_norm",
-    "gdn_values gdn_z gdn_join",
+    "gdn_split gdn_join",
     "input_norm",
     "post_attention_norm",
 )
 TP = (1, 2, 4, 8)
-MISSES = {"gated_head_norm", "gate_mul"}
-"""36 and 46 % fast: they move their bytes at half the rate of norms."""
 STEP_MISSES = {
+    *(("gdn_clear", tp) for tp in TP),
     *(("gdn_norm_sums gdn_gated_norm", tp) for tp in TP),
-    *(("gdn_values gdn_z gdn_join", tp) for tp in TP),
+    *(("gdn_split gdn_join", tp) for tp in TP),
     *(("post_attention_norm", tp) for tp in TP),
 }
 """What Inductor made of the gated norm is one kernel with TP 1 (36 % slow), else two that take twice their bytes; the
@@ -51,10 +50,10 @@ def step_ratios() -> dict[tuple[str, int], list[float]]:
 
 
 @pytest.mark.parametrize("operation", [name for name in OPERATORS if name != "gdn_decode_packed"])
-def test_long_prompts_take_what_their_bytes_take(operation: str) -> None:
-    """In the median within the error that such prices state."""
+def test_kernels_of_long_prompts_take_what_they_take_in_another_gpus_engine(operation: str) -> None:
+    """In the median; by bytes two of them were beyond 25 %."""
     error = float(np.median(ratios()[operation])) - 1.0
-    assert (abs(error) <= ENVELOPE_ERROR) != (operation in MISSES), f"{error:+.0%}"
+    assert abs(error) <= 0.2, f"{error:+.0%}"
 
 
 @pytest.mark.parametrize("tp", TP)
@@ -66,18 +65,16 @@ def test_compiled_steps_take_what_their_bytes_take(step: str, tp: int) -> None:
     assert (abs(error) <= ENVELOPE_ERROR) != ((step, tp) in STEP_MISSES), f"{error:+.0%}"
 
 
-def test_decodes_take_what_their_states_take_and_not_what_another_kernel_takes() -> None:
-    """From 512 states of a head on within 18 %, where the kernel of flash-linear-attention takes 25 to 46 % more. Fewer
-    take more than their bytes, by up to 8 us."""
+def test_decodes_with_fp32_states_take_what_bf16_states_of_as_many_bytes_take() -> None:
+    """From 512 states of a head on within 18 %; fewer take as long, or up to 3.3 us more."""
     of_many = []
     for operation, _, requests, tp, measured_us, priced_us in compare():
         if operation != "gdn_decode_packed":
             continue
         if requests * 32 // tp >= 512:
             of_many.append(priced_us / measured_us)
-            assert 1.25 < other_decode_us(requests, tp) / measured_us < 1.5, (requests, tp)
         else:
-            assert 0.0 < measured_us - priced_us < 8.0, (requests, tp)
+            assert -0.1 < measured_us - priced_us < 3.5, (requests, tp)
     assert max(abs(ratio - 1.0) for ratio in of_many) <= 0.18
 
 

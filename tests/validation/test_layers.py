@@ -33,7 +33,7 @@ OTHERS_WHEN_COMPILED = {
     "rope",
     "output_gate",
     "gated_head_norm",
-    "gdn_values gdn_z gdn_join gdn_clear",
+    "gdn_split gdn_join gdn_clear",
     "gdn_norm_sums gdn_gated_norm",
 }
 """Steps that eager layers run by other kernels than compiled pieces, which are what is priced."""

@@ -60,7 +60,7 @@ PROMPT_MISSES = {
 """Bound by the host, likewise; with experts apart that host took 130 ms for an eager iteration of any length."""
 DECODE_MISSES = {(EXPERTS_APART, "decode of 64 x 512")}
 """7.6 % fast."""
-HYBRID_MISSES = {f"decode of {batch}" for batch in ("1 x 512", "1 x 4096", "8 x 4096", "32 x 4096", "256 x 512")}
+HYBRID_MISSES = {f"decode of {batch}" for batch in ("1 x 512", "1 x 4096", "256 x 512")}
 
 
 decodes, prompts = cache(compare_decodes), cache(compare_prompts)
@@ -102,7 +102,7 @@ def test_batches_decode_as_measured(server: str) -> None:
 
 
 def test_a_hybrid_model_on_two_gpus_decodes_as_measured_unless_the_host_holds_it_up() -> None:
-    """One request of 16 layers takes the host longer than the device; 8 and 32 of 4,096 are 8 and 7 % slow, 256 12."""
+    """One request of 16 layers takes the host longer than the device; 256 are 11 % slow, all others within 5 %."""
     rows = decodes(HYBRID)
     assert len(rows) == 9
     for row in rows:
@@ -243,6 +243,10 @@ H200_LIMITS = {"ttft": 0.05, "tpot": 0.15, "e2e": 0.11}
 are slow; 0.10 and 0.06 without it."""
 
 
+H200_MISSES = {("h200-tp2-qwen3-next", "serve_6.0"): {"ttft"}}
+"""6 % early."""
+
+
 @pytest.mark.parametrize("server", ON_H200)
 def test_whole_models_on_two_h200s_run_as_measured_where_the_speed_of_their_host_is_known(server: str) -> None:
     """Prompts and decodes 3.3, 4.6 and 4.5 % off in the mean."""
@@ -266,7 +270,8 @@ def test_whole_models_on_two_h200s_serve_as_measured_where_the_speed_of_their_ho
             assert abs(row.error) <= 0.25, f"{row.name}: {row.error:+.1%}"
         else:
             limit = H200_LIMITS[latency] if is_hybrid or latency == "ttft" else {"tpot": 0.10, "e2e": 0.06}[latency]
-            assert abs(row.error) <= limit, f"{row.name}: {row.error:+.1%}"
+            is_miss = latency in H200_MISSES.get((server, run), ())
+            assert (abs(row.error) <= limit) != is_miss, f"{row.name}: {row.error:+.1%}"
 
 
 def test_processors_have_two_speeds_and_ranks_that_share_experts_mostly_the_lower() -> None:

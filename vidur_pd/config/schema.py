@@ -75,10 +75,12 @@ EstimatorName = Literal["auto", "interpolation", "forest", "transfer", "roofline
 
 
 class OverlapConfig(Section):
-    """Overlap of work within an iteration (`aicb.iteration.overlap`); off by default."""
+    """Overlap of work within an iteration (`aicb.iteration.overlap`)."""
 
-    shared_expert: bool = False
-    """The shared expert runs on a second stream while the routed experts run; SGLang's is then not among these."""
+    shared_expert: bool | Count
+    """The shared expert runs on a second stream while the routed experts run; SGLang's is then not among these. A
+    number: only where a rank has at most so many tokens, and no DeepEP to dispatch them (vLLM: 256). Left out: as the
+    engine does."""
     shared_expert_sm_share: Share = 0.0
     """SMs that the second stream keeps from the routed experts."""
     two_batch: bool = False

@@ -41,7 +41,7 @@ def _check_ffn_workers(config: SimulationConfig, pool: PoolConfig, engine: Engin
     overlap = engine.overlap
     for name, found in (
         ("overlap.two_batch", overlap.two_batch),
-        ("overlap.shared_expert", overlap.shared_expert),
+        ("overlap.shared_expert", overlap.shared_expert is True),
         ("speculative", engine.speculative is not None),
         ("expert_drift", engine.expert_drift is not None),
         ("eplb", engine.eplb is not None),
@@ -135,7 +135,7 @@ def _check_experts(pool: PoolConfig, engine: EngineConfig, partition: Partition,
         ):
             if found != expected:
                 raise InputError(f"{field}: found {found}, expected {expected}, as {model.name} has no routed experts")
-    if engine.overlap.shared_expert and not any(network.shared_intermediate for network in networks):
+    if engine.overlap.shared_expert is True and not any(network.shared_intermediate for network in networks):
         raise InputError(f"engine.overlap.shared_expert: found true, expected false, as {model.name} has none")
     if engine.overlap.two_batch and not is_dispatched:
         raise InputError(

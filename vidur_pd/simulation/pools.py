@@ -33,7 +33,7 @@ from aicb.iteration.host import load_host
 from aicb.iteration.workers import AttentionWorkerModel, WorkersModel
 from aicb.model.kv_groups import KvGroups
 from aicb.model.worker_split import WorkerSplit
-from aicb.operators.dispatch import ExpertDispatch
+from aicb.operators.dispatch import ADDING, ExpertDispatch
 from aicb.operators.drafter import Drafter
 from aicb.operators.memory import MemoryLimits, planned_memory
 from aicb.operators.worker_memory import attention_worker_memory, ffn_worker_memory
@@ -192,7 +192,7 @@ def pool_model(config: SimulationConfig, pool: PoolConfig, model: Model, estimat
         each.check(precision, engine_field(pool, "weights"))
     if precision.weights == model.published_weights == "fp8" and pool.ffn is None:
         warn_of_blocks(pool, partition, model)
-    overlap, longest, drafter = engine.overlap, _max_model_len(engine, model), None
+    longest, drafter = _max_model_len(engine, model), None
     dispatch = _dispatch(engine)
     policy = _policy(engine, pool)
     check_policy(pool, engine, policy, longest)
@@ -247,7 +247,7 @@ def pool_model(config: SimulationConfig, pool: PoolConfig, model: Model, estimat
                 precision,
                 gpu,
                 queries=1 if drafting is None else drafting.queries,
-                overlap=Overlap(overlap.shared_expert, overlap.shared_expert_sm_share),
+                overlap=_overlap(engine),
                 drafter=drafter,
                 dispatch=dispatch,
                 **options,
@@ -295,6 +295,13 @@ def memory_limits(engine: EngineConfig, drafter: Drafter | None = None) -> Memor
 
 def _dispatch(engine: EngineConfig) -> ExpertDispatch:
     return ExpertDispatch(engine.expert_dispatch.prefill, engine.expert_dispatch.decode)
+
+
+def _overlap(engine: EngineConfig) -> Overlap:
+    stated, sm_share, dispatch = engine.overlap.shared_expert, engine.overlap.shared_expert_sm_share, _dispatch(engine)
+    if isinstance(stated, bool):
+        return Overlap(stated, sm_share)
+    return Overlap(dispatch.prefill not in ADDING and dispatch.decode not in ADDING, sm_share, stated)
 
 
 def worker_split_of(pool: PoolConfig) -> WorkerSplit | None:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from aicb import Batch, InputError, IterationCost, Partition, Precision, get_gpu, load_model
 from aicb.iteration.model import PHASES, IterationModel
-from aicb.iteration.overlap import Overlap, halve, side_by_side_ps
+from aicb.iteration.overlap import Overlap, StreamWork, halve, side_by_side_ps
 from aicb.operators.operator import Communication, Phase
 
 H200, FP8 = get_gpu("h200"), Precision("fp8")
@@ -31,11 +31,14 @@ def half(compute_ps: int, pieces: int, host_ps: int = 0) -> IterationCost:
     return IterationCost(compute_ps + host_ps, host_ps, (), ((COLLECTIVE, pieces),), 0, ())
 
 
-def test_streams_last_as_long_as_the_longer_within_the_roofline() -> None:
-    assert side_by_side_ps(100, 40, 0.0, bound_ps=60) == 100
-    assert side_by_side_ps(100, 40, 0.2, bound_ps=60) == 125
-    assert side_by_side_ps(100, 40, 0.0, bound_ps=130) == 130
-    assert side_by_side_ps(100, 40, 0.5, bound_ps=60) == 140  # never longer than one after the other
+def test_streams_last_as_long_as_the_longer_and_what_the_other_adds_to_it() -> None:
+    """The other adds its roofline and a quarter of the rest: 20 + 5 of 40, where 20 of it are memory's."""
+    main, second = StreamWork(100, 30), StreamWork(40, 20)
+    assert side_by_side_ps(main, second) == side_by_side_ps(second, main) == 125
+    assert side_by_side_ps(main, second, 0.1) == 136
+    assert side_by_side_ps(main, second, 0.5) == 140  # never longer than one after the other
+    assert side_by_side_ps(StreamWork(100, 100), StreamWork(40, 40)) == 140  # nothing hides where memory binds both
+    assert side_by_side_ps(StreamWork(100, 95), second) == 136  # 40, and 95 + 1.25 of the stream that memory binds
 
 
 def test_overlap_is_off_by_default() -> None:
@@ -52,6 +55,14 @@ def test_the_shared_expert_hides_behind_the_routed_experts() -> None:
     assert {phase for phase, saved in less.items() if saved} <= {Phase.DENSE, Phase.NORM}
     assert sum(beside.phase_ps) + beside.host_ps == beside.compute_ps < alone.compute_ps
     assert beside.communications == alone.communications
+
+
+def test_the_shared_expert_of_many_tokens_stays_where_it_is() -> None:
+    """With a limit of 32 tokens of a rank, of which graphs are padded to captured sizes: 20 requests are 24 tokens."""
+    limited = Overlap(shared_expert_stream=True, shared_expert_tokens=32)
+    for requests, other in ((20, Overlap(shared_expert_stream=True)), (33, Overlap())):
+        batch = [Batch.decode([4000] * requests)] * 32
+        assert model(limited).price(batch) == model(other).price(batch)
 
 
 def test_sms_taken_from_the_routed_experts_cost_time() -> None:

@@ -8,8 +8,10 @@ import pytest
 
 from aicb import IterationModel, Partition, Precision, get_gpu
 from aicb.estimators.selection import select_estimator
-from aicb.kernels.elementwise import ESTIMATED, Elementwise
+from aicb.kernels.elementwise import ESTIMATED, HYBRID, Elementwise, ElementwiseTimes
 from aicb.kernels.kernel import Kernel
+from aicb.measurements.table import KernelTable
+from aicb.measurements.timing import MeasuredTimes
 from aicb.model.architecture import Model
 from aicb.model.catalog import load_model
 from aicb.model.worker_split import WorkerSplit
@@ -42,12 +44,12 @@ def moved(operators: dict[str, Operator], name: str) -> int:
 
 def test_bytes_of_a_prompt_are_those_of_vllms_code() -> None:
     """1,000 tokens on two ranks, each with 8 key heads and 16 value heads of 128, so 4,096 channels of the convolution
-    and 2,048 of values, all in bf16, read and written: values, z and results 8.192 MB, the three joined 16.384. Memory
-    that is cleared is written only. Heads of attention: 8 with gates and 1 of keys, 17 · 256 columns, and their
-    weights.
+    and 2,048 of values, all in bf16, read and written: results 8.192 MB, three copies of values and z 24.576, the three
+    joined 16.384. Memory that is cleared is written only. Heads of attention: 8 with gates and 1 of keys, 17 · 256
+    columns, and their weights.
     """
     found = listed(Batch.prefill([1000]), "compiled", tp=2)
-    assert [moved(found, name) for name in ("gdn_values", "gdn_z", "gdn_results")] == [8_192_000] * 3
+    assert (moved(found, "gdn_split"), moved(found, "gdn_results")) == (24_576_000, 8_192_000)
     assert moved(found, "gdn_join") == 16_384_000
     assert moved(found, "gdn_clear") == 4_096_000
     assert moved(found, "gdn_prepare") == 16_384_000 + 1000 * 2 * 16 * (2 + 4) + 2 * 2 * 16
@@ -111,20 +113,32 @@ def test_attention_workers_run_them_too() -> None:
     of_kernels = [each for each in apart if isinstance(each.kernel, Elementwise) and each.kernel.name in ESTIMATED]
     assert {each.name for each in of_kernels} == {
         name for name, each in whole.items() if isinstance(each.kernel, Elementwise) and each.kernel.name in ESTIMATED
-    } - {"gdn_prepare", "gdn_results"}
+    } - {"gdn_conv", "gdn_prepare", "gdn_results"}
     assert [each.moved_bytes for each in of_kernels] == [whole[each.name].moved_bytes for each in of_kernels]
     assert not {"gdn_gates", "shared_add"} & {each.name for each in apart}
 
 
-def test_times_by_bytes_are_flagged() -> None:
-    estimator = select_estimator("auto", get_gpu("h200"), BF16)
-    found = listed(Batch.prefill([1000]), "compiled").values()
-    of_bytes = [each.kernel for each in found if isinstance(each.kernel, Elementwise) and each.kernel.name in ESTIMATED]
-    assert len(of_bytes) == 13
-    for kernel in of_bytes:
-        estimate = estimator.price(kernel)
-        assert estimate.is_estimate
-        assert estimate.source == "estimate: bytes at the bandwidth envelope of rms_norm"
+@pytest.mark.parametrize("batch", [Batch.prefill([1024]), Batch.decode([520] * 64)], ids=["prompt", "decodes"])
+def test_times_are_those_inside_the_engine(batch: Batch) -> None:
+    """On an H200, of which the engine's are known; on an H100 they are transferred."""
+    kernels = [each.kernel for each in listed(batch, "compiled", tp=2).values() if isinstance(each.kernel, Elementwise)]
+    of_hybrid = [kernel for kernel in kernels if kernel.name in HYBRID]
+    assert len(of_hybrid) == (14 if batch.tokens == 1024 else 13)
+    for gpu, kind in (("h200", "measured"), ("h100", "estimate: transferred from h200 by")):
+        estimator = select_estimator("auto", get_gpu(gpu), BF16)
+        sources = {kernel.name: estimator.price(kernel).source for kernel in of_hybrid}
+        assert all(source.startswith(kind) and "measured" in source for source in sources.values()), sources
+
+
+def test_without_measurements_times_are_by_bytes_and_flagged() -> None:
+    table = KernelTable.load("h200")
+    without = replace(table, parts=tuple(part for part in table.parts if part.file.stem != "vllm_hybrid"))
+    others = ElementwiseTimes(MeasuredTimes.of(without, "engine", get_gpu("h200")))
+    for each in listed(Batch.prefill([1000]), "compiled").values():
+        if isinstance(each.kernel, Elementwise) and each.kernel.name in HYBRID:
+            estimate = others.price(each.kernel)
+            assert estimate.is_estimate
+            assert estimate.source == "estimate: bytes at the bandwidth envelope of rms_norm"
 
 
 def test_a_prompt_takes_longer_with_vllms_copies() -> None:

@@ -1,0 +1,235 @@
+#!/usr/bin/env python3
+"""Makes the part of the H200's table of vLLM's kernels in models with gated delta rules, from steps of an engine.
+
+    python scripts/build_vllm_hybrid.py
+
+``vllm_hybrid.parquet``: all kernels of these layers but products, attention and experts, of Qwen3-Next-80B-A3B divided
+by TP 1 to 8, as the engine ran them (``tests/data/engine/vllm-h200-layers.json.gz``).
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from statistics import median
+from tempfile import TemporaryDirectory
+from typing import Any, NamedTuple
+
+from aicb.estimators.selection import select_estimator
+from aicb.kernels.elementwise import HYBRID, Elementwise
+from aicb.kernels.gated_delta import VllmGatedDeltaPrefill
+from aicb.kernels.kernel import Kernel
+from aicb.measurements.gpu import get_gpu
+from aicb.model.catalog import load_model
+from aicb.model.partition import Partition
+from aicb.model.precision import Precision
+from aicb.operators.batch import Batch
+from aicb.operators.lists import attention_operators, token_operators
+from aicb.profiling.store import PROVENANCE_FILE, TABLE_FILE, Row, write_table
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+STEPS = REPOSITORY / "tests" / "data" / "engine" / "vllm-h200-layers.json.gz"
+TARGET = REPOSITORY / "aicb" / "data" / "h200" / "vllm_hybrid.parquet"
+MODEL = "qwen3-next-80b-a3b"
+CONTEXT = 520
+PRECISION = Precision(state="bf16")
+H200 = get_gpu("h200")
+ESTIMATOR = select_estimator("auto", H200, PRECISION)
+BUSY_TOKENS = 1024
+"""Prompts from which on the clock falls while they are computed; it is back when they have ended."""
+PRODUCTS = ("gdn_qkvz", "gdn_out", "qkv", "o")
+
+
+class Ran(NamedTuple):
+    """A kernel of a step."""
+
+    name: str
+    stream: int
+    time_us: float
+
+
+def main() -> None:
+    measured = json.loads(gzip.decompress(STEPS.read_bytes()))
+    found: dict[tuple[Any, ...], list[Row]] = defaultdict(list)
+    for engine in measured["engines"].values():
+        for kind in ("decode", "prefill") if engine["model"] == MODEL else ():
+            for tokens, step in engine.get(kind, {}).items():
+                ran = [Ran(measured["names"][name], stream, us) for name, stream, _, us in step["kernels"]]
+                for row in rows_of_step(ran, engine["tp"], int(tokens), step["sm_mhz"], is_decode=kind == "decode"):
+                    found[row["op"], row.get("m"), row.get("n"), row.get("heads"), row.get("q_len")].append(row)
+    rows = [merged(same) for same in found.values()]
+    facts = provenance(measured)
+    with TemporaryDirectory() as made:
+        write_table(Path(made), rows, facts)
+        TARGET.write_bytes((Path(made) / TABLE_FILE).read_bytes())
+        TARGET.with_suffix(".provenance.json").write_bytes((Path(made) / PROVENANCE_FILE).read_bytes())
+    print(f"{len(rows)} rows written to {TARGET}")
+
+
+def rows_of_step(ran: list[Ran], tp: int, tokens: int, sm_mhz: int, *, is_decode: bool) -> Iterator[Row]:
+    """Medians over the layers of a step; not of kernels that ran beside others."""
+    times: dict[str, list[float]] = defaultdict(list)
+    for layer in list(split_layers(ran))[1:-1]:  # the first has no results of experts to add; the head follows the last
+        for name, time_us in times_of_layer(layer, is_decode=is_decode).items():
+            times[name].append(time_us)
+    beside = {"shared_gate_sigmoid", "shared_gate_mul"} if any(kernel.stream for kernel in ran) else frozenset()
+    kernels = operators(tp, tokens, is_decode=is_decode)
+    if not is_decode and tokens >= BUSY_TOKENS:
+        sm_mhz = clock_of_products({name: median(times[name]) for name in PRODUCTS}, kernels)
+    for name, kernel in kernels.items():
+        if is_taken(kernel) and name not in beside:
+            yield row_of(kernel, f"{MODEL}/{name}/tp{tp}", median(times[name]), len(times[name]), sm_mhz)
+
+
+def clock_of_products(times_us: dict[str, float], kernels: dict[str, Kernel]) -> int:
+    """MHz at which dense products, which the tensor cores bind, take what the H200's table has at its reference."""
+    assert H200.clock is not None
+    ratios = [ESTIMATOR.price(kernels[name]).time_us / time_us for name, time_us in times_us.items()]
+    return round(H200.clock.reference_mhz * median(ratios))
+
+
+def split_layers(ran: Iterable[Ran]) -> Iterator[list[Ran]]:
+    """Layers of a step, each from the norm on that begins it; what comes before the first is dropped."""
+    layer: list[Ran] | None = None
+    for kernel in ran:
+        if is_input_norm(kernel.name):
+            if layer:
+                yield layer
+            layer = []
+        if layer is not None:
+            layer.append(kernel)
+    if layer:
+        yield layer
+
+
+def is_input_norm(name: str) -> bool:
+    return name.startswith("triton_red_fused") and "moe_forward" not in name
+
+
+def times_of_layer(layer: list[Ran], *, is_decode: bool) -> dict[str, float]:
+    """By operator: the sum of its kernels, which follow one another as listed here."""
+    times: dict[str, float] = defaultdict(float)
+    names = [kernel.name for kernel in layer]
+    after = next(place for place, name in enumerate(names) if "moe_forward" in name)
+    times["input_norm"], times["post_attention_norm"] = layer[0].time_us, layer[after].time_us
+    if any("conv1d" in name for name in names):
+        times |= times_of_rule(layer[1:after], is_decode=is_decode)
+    else:
+        places = [place for place, name in enumerate(names) if name.startswith("nvjet")]
+        times["qkv"], times["o"] = product_us(layer, places[0]), product_us(layer, places[1])
+        for kernel in layer[1:after]:
+            if "qk_rmsnorm_rope_gate" in kernel.name:
+                times["gated_head_norm"] += kernel.time_us
+            elif kernel.name.startswith("triton_poi") and "sigmoid" in kernel.name:
+                times["output_gate"] += kernel.time_us
+    for kernel in layer[after:]:
+        if "sigmoid_kernel" in kernel.name:
+            times["shared_gate_sigmoid"] += kernel.time_us
+        elif kernel.name.startswith("void at::native::elementwise_kernel"):
+            times["shared_gate_mul"] += kernel.time_us
+    return times
+
+
+def times_of_rule(kernels: list[Ran], *, is_decode: bool) -> dict[str, float]:
+    """Between the norms of a layer with the delta rule."""
+    times: dict[str, float] = defaultdict(float)
+    names = [kernel.name for kernel in kernels]
+    conv = next(place for place, name in enumerate(names) if "conv1d" in name)
+    sums = next(place for place, name in enumerate(names) if name.startswith("triton_per"))
+    products = [place for place, name in enumerate(names) if name.startswith("nvjet")]
+    times["gdn_qkvz"], times["gdn_out"] = product_us(kernels, products[0]), product_us(kernels, products[2])
+    for kernel in kernels[:conv]:
+        if kernel.name.startswith("triton_poi"):
+            times["gdn_join" if "clone" in kernel.name else "gdn_split"] += kernel.time_us
+    times["gdn_conv"] = kernels[conv].time_us
+    rule = kernels[conv + 1 : sums]
+    assert rule[-1].name.startswith("triton_poi"), rule[-1]
+    times["gdn_clear"] = rule.pop().time_us
+    if is_decode:
+        (only,) = rule
+        times["gdn_decode"] = only.time_us
+    else:
+        assert "post_conv" in rule[0].name, rule[0]
+        assert "Memcpy DtoD" in rule[-1].name, rule[-1]
+        times["gdn_prepare"], times["gdn_results"] = rule[0].time_us, rule[-1].time_us
+        times["gdn_prefill"] = sum(kernel.time_us for kernel in rule[1:-1])
+    times["gdn_norm_sums"] = kernels[sums].time_us
+    times["gdn_gated_norm"] = kernels[sums + 1].time_us
+    assert "silu" in kernels[sums + 1].name, kernels[sums + 1]
+    return times
+
+
+def product_us(kernels: list[Ran], place: int) -> float:
+    """A product, with the sum of its parts where it is divided."""
+    after = kernels[place + 1 : place + 2]
+    return kernels[place].time_us + sum(each.time_us for each in after if "splitKreduce" in each.name)
+
+
+def operators(tp: int, tokens: int, *, is_decode: bool) -> dict[str, Kernel]:
+    """Kernels as they are priced, by the operator's name."""
+    parallel = (load_model(MODEL), Partition(tp=tp), PRECISION)
+    batch = Batch.decode([CONTEXT] * tokens) if is_decode else Batch.prefill([tokens])
+    listed = [
+        *token_operators(*parallel, tokens=tokens, hybrid_kernels="compiled"),
+        *attention_operators(*parallel, batch, hybrid_kernels="compiled"),
+    ]
+    return {each.name: each.kernel for each in listed if isinstance(each.kernel, Kernel)}
+
+
+def is_taken(kernel: Kernel) -> bool:
+    return isinstance(kernel, VllmGatedDeltaPrefill) or (isinstance(kernel, Elementwise) and kernel.name in HYBRID)
+
+
+def row_of(kernel: Kernel, tag: str, time_us: float, layers: int, sm_mhz: int) -> Row:
+    if isinstance(kernel, VllmGatedDeltaPrefill):
+        operation, source, d = kernel.operations[0], "vllm/chunk_gated_delta_rule", kernel.head_dim
+        (tokens,) = kernel.new_tokens.tolist()
+        heads = {"heads": kernel.value_heads, "kv_heads": kernel.key_heads, "d_qk": d, "d_v": d}
+        shape = {"batch": 1, "q_len": tokens, **heads, "queries": str(tokens)}
+    else:
+        assert isinstance(kernel, Elementwise)
+        operation, source, shape = kernel.name, f"vllm/{kernel.name}", {"m": kernel.rows, "n": kernel.cols}
+    return {
+        **{"op": operation, "kernel": source, "dtype": "bf16", "tag": tag, **shape},
+        **{"cold_us": time_us, "graph_us": time_us, "samples": layers, "bytes": kernel.cost(PRECISION).moved_bytes},
+        **{"rotated_us": time_us, "rotated_clock_mhz": float(sm_mhz), "run": "engine"},
+    }
+
+
+def merged(rows: list[Row]) -> Row:
+    """One row of a shape that several steps had, such as norms with every TP: the median."""
+    time_us = round(median(row["rotated_us"] for row in rows), 3)
+    times = dict.fromkeys(("cold_us", "graph_us", "rotated_us"), time_us)
+    return rows[0] | times | {"samples": sum(row["samples"] for row in rows)}
+
+
+def provenance(measured: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "gpu": "h200",
+        "runs": {
+            "engine": {
+                "environment": {"device": measured["gpu"], "driver": measured["driver"], **measured["versions"]},
+                "timing": {
+                    "graph_us": "torch's profiler in single steps of the running engine: medians over steps, layers "
+                    "(samples) and, where the shape is the same, TP; without what passes between kernels",
+                    "cold_us, rotated_us": "the same: nothing was measured apart from an engine",
+                },
+            }
+        },
+        "cautions": [
+            "each step began on an idle GPU. Clocks (rotated_clock_mhz): read after the step for decodes and prompts "
+            "below 1,024 tokens; of longer ones, whose products lower it, the one at which these take what the table has",
+            "sigmoid and product of the shared expert's gate: of steps in which nothing ran beside them",
+            "one rank's part of each TP, without collectives",
+            "delta_split: one to three kernels, as Inductor chose for this TP",
+        ],
+        "points": "Qwen3-Next-80B-A3B, 3 layers with the delta rule and one with attention, TP 1 to 8, states in bf16: "
+        "decodes of 1 to 256 requests, prompts of 64 to 16,384 tokens (tests/data/engine/vllm-h200-layers.json.gz)",
+    }
+
+
+if __name__ == "__main__":
+    main()
