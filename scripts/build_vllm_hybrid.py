@@ -70,17 +70,17 @@ def main() -> None:
 
 
 def rows_of_step(ran: list[Ran], tp: int, tokens: int, sm_mhz: int, *, is_decode: bool) -> Iterator[Row]:
-    """Medians over the layers of a step; not of kernels that ran beside others."""
+    """Medians over the layers of a step; not of kernels that ran while others did."""
     times: dict[str, list[float]] = defaultdict(list)
     for layer in list(split_layers(ran))[1:-1]:  # the first has no results of experts to add; the head follows the last
         for name, time_us in times_of_layer(layer, is_decode=is_decode).items():
             times[name].append(time_us)
-    beside = {"shared_gate_sigmoid", "shared_gate_mul"} if any(kernel.stream for kernel in ran) else frozenset()
+    together = {"shared_gate_sigmoid", "shared_gate_mul"} if any(kernel.stream for kernel in ran) else frozenset()
     kernels = operators(tp, tokens, is_decode=is_decode)
     if not is_decode and tokens >= BUSY_TOKENS:
         sm_mhz = clock_of_products({name: median(times[name]) for name in PRODUCTS}, kernels)
     for name, kernel in kernels.items():
-        if is_taken(kernel) and name not in beside:
+        if is_taken(kernel) and name not in together:
             yield row_of(kernel, f"{MODEL}/{name}/tp{tp}", median(times[name]), len(times[name]), sm_mhz)
 
 
@@ -221,8 +221,8 @@ def provenance(measured: dict[str, Any]) -> dict[str, Any]:
         },
         "cautions": [
             "each step began on an idle GPU. Clocks (rotated_clock_mhz): read after the step for decodes and prompts "
-            "below 1,024 tokens; of longer ones, whose products lower it, the one at which these take what the table has",
-            "sigmoid and product of the shared expert's gate: of steps in which nothing ran beside them",
+            "below 1,024 tokens; of longer ones, whose products lower it, the one at which the table has their times",
+            "sigmoid and product of the shared expert's gate: of steps in which nothing else ran meanwhile",
             "one rank's part of each TP, without collectives",
             "delta_split: one to three kernels, as Inductor chose for this TP",
         ],
