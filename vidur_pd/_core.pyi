@@ -678,6 +678,15 @@ class PriceIteration:
     @property
     def iteration(self) -> RunningIteration: ...
 
+class PriceNextHost:
+    """The host work of the batch that is next is asked for (`Loop.set_next_host`); without one all running requests
+    decode."""
+
+    @property
+    def instance(self) -> Instance: ...
+    @property
+    def batch(self) -> GroupBatch | None: ...
+
 class PriceOperators:
     """The pricing of the instance lacks operators."""
 
@@ -765,6 +774,7 @@ Notice = (
     | BeforeStep
     | DecideIteration
     | PriceIteration
+    | PriceNextHost
     | PriceOperators
     | PriceCollectives
     | LaunchIteration
@@ -858,8 +868,10 @@ class Loop:
         pricing: Sequence[IterationPricing],
         reports_rest: bool = False,
         launches_apart: bool = False,
+        replayed_tokens: int = ...,
     ) -> None:
-        """Adds the next instance; ``pricing`` is [stages], empty where Python prices."""
+        """Adds the next instance; ``pricing`` is [stages], empty where Python prices. ``replayed_tokens``: most of a
+        rank for which decodes are one launch; by default any."""
 
     def serve_through(self, servers: int, *, message_ps: int, process_ps: int, send_ps: int) -> None:
         """Clients are behind a frontend (``core/frontend.hpp``); to be said before instances are added."""
@@ -880,8 +892,11 @@ class Loop:
         """Runs the events before an instant, up to the first that Python has to deal with."""
 
     def batches(self) -> tuple[NDArray[np.int64], NDArray[np.int64], list[int], list[int]]:
-        """Of the iteration to price: new tokens and KV tokens [requests of all ranks], requests and logit rows
-        [ranks]."""
+        """Of the iteration to price, or of what is next: new tokens and KV tokens [requests of all ranks], requests and
+        logit rows [ranks]."""
+
+    def set_next_host(self, stage: Stage) -> None:
+        """Answers `PriceNextHost`: the host work of the first stage."""
 
     def next_event_ps(self) -> int | None: ...
     @property

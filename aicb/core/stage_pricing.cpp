@@ -100,8 +100,16 @@ bool StagePricing::finish(const Padding& padding, const Shared& shared, Iteratio
     return true;
 }
 
-HostWork StagePricing::host_work(std::int64_t tokens, std::int64_t requests, bool is_decode) const {
-    return {rules_.host.prepare(tokens, requests, is_decode), pad(tokens, is_decode).launch_ps,
+HostWork StagePricing::host_work(const RankBatches& batches) {
+    const bool is_decode = split(batches);
+    std::int64_t most_tokens = 0;
+    for (const Rank& rank : ranks_) most_tokens = std::max(most_tokens, rank.tokens);
+    return host_work(most_tokens, *std::max_element(batches.requests, batches.requests + batches.ranks), is_decode);
+}
+
+// Of the ranks with the most of each.
+HostWork StagePricing::host_work(std::int64_t most_tokens, std::int64_t most_requests, bool is_decode) const {
+    return {rules_.host.prepare(most_tokens, most_requests, is_decode), pad(most_tokens, is_decode).launch_ps,
             rules_.host.hand_over_ps};
 }
 

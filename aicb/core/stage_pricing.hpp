@@ -78,7 +78,7 @@ class StagePricing final : public IterationPricing {
 
     bool price(const RankBatches& batches, std::int64_t steps, IterationCost& first,
                std::vector<TimePs>& compute_ps) override;
-    HostWork host_work(std::int64_t tokens, std::int64_t requests, bool is_decode) const override;
+    HostWork host_work(const RankBatches& batches) override;
 
     // Decodes that each compute so many queries; `rows` of logits.
     bool price_queries(const RankBatches& batches, std::int64_t steps, std::int64_t queries, std::int64_t rows,
@@ -97,6 +97,7 @@ class StagePricing final : public IterationPricing {
         TimePs launch_ps;
     };
     Padding pad(std::int64_t most_tokens, bool is_decode) const;
+    HostWork host_work(std::int64_t most_tokens, std::int64_t most_requests, bool is_decode) const;
     std::int64_t padded(const Padding& padding, std::int64_t tokens) const;
     bool split(const RankBatches& batches);
     struct Shared {

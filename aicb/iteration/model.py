@@ -233,6 +233,11 @@ class IterationModel:
         """``IterationCost.estimated_operators`` for a number from C++."""
         return self._names.estimated(number)
 
+    @property
+    def most_captured_tokens(self) -> int:
+        """Of the largest CUDA graph; 0: there is none."""
+        return self._sizes[-1] if self._sizes else 0
+
     def padded_tokens(self, tokens: int) -> int:
         """Tokens that a batch is padded to: the next captured size; as they are beyond the largest."""
         place = bisect_left(self._sizes, tokens)

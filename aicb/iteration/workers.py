@@ -57,10 +57,6 @@ class AttentionWorkerModel(IterationModel):
         """Estimator of kernel times."""
         return self._estimator
 
-    def is_captured(self, tokens: int) -> bool:
-        """Whether a graph is replayed for so many tokens of a rank."""
-        return bool(self._sizes) and tokens <= self._sizes[-1]
-
     def launches(self, stage: int) -> Launches:
         """Launches of a prompt on an attention worker."""
         prompt = Batch.prefill([COUNTED_TOKENS])
@@ -210,7 +206,7 @@ class WorkersModel:
         most = max(batch.tokens for batch in ranks)
         sent = self.attention.padded_tokens(most)
         group = sent * len(ranks)
-        if not self.attention.is_captured(most):  # idle ranks run a dummy batch of one token
+        if most > self.attention.most_captured_tokens:  # idle ranks run a dummy batch of one token
             group = sum(max(batch.tokens, 1) for batch in ranks)
         return MicroBatchCost(
             attention_ps=cost.compute_ps - embedding_ps - _picoseconds(self.attention.host.step_us),

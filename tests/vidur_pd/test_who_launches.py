@@ -20,9 +20,14 @@ ARRIVALS_S = (0.0, 0.05, 0.1)
 
 @pytest.fixture
 def serve(tmp_path: Path) -> Any:
-    """Serves prompts of 1,024 tokens, two outputs each, that come while the first is being launched."""
+    """Serves prompts of 1,024 tokens, two outputs each, that come while the first is being launched unless stated."""
 
-    def run(outputs: int = 2, **pool: int) -> Result:
+    def run(
+        outputs: int = 2,
+        engine: dict[str, Any] | None = None,
+        arrivals_s: tuple[float, ...] = ARRIVALS_S,
+        **pool: int,
+    ) -> Result:
         trace, host, file = (tmp_path / name for name in ("trace.jsonl", "host.yaml", "config.yaml"))
         rows = [
             {
@@ -31,7 +36,7 @@ def serve(tmp_path: Path) -> Any:
                 "output_length": outputs,
                 "hash_ids": [2 * row, 2 * row + 1],
             }
-            for row, at in enumerate(ARRIVALS_S)
+            for row, at in enumerate(arrivals_s)
         ]
         trace.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
         host.write_text(yaml.safe_dump(HOST), encoding="utf-8")
@@ -45,7 +50,7 @@ def serve(tmp_path: Path) -> Any:
                         "topology": {"kind": "single_switch", "nodes": 1, "gpus_per_node": 2},
                         "pools": [{"name": "server", "role": "mixed", **pool}],
                     },
-                    "engine": {"framework": "vllm", "host": str(host), "prefix_caching": False},
+                    "engine": {"framework": "vllm", "host": str(host), "prefix_caching": False, **(engine or {})},
                 }
             ),
             encoding="utf-8",
@@ -100,3 +105,35 @@ def test_what_the_host_adds_to_the_first_decode_after_a_prompt_is_not_that_of_th
     assert sum(parts) == pytest.approx(columns["compute_s"], abs=1e-9)
     host = columns["host_s"][columns["prefill_tokens"] == 0]
     assert host.max() > 2 * host.min()
+
+
+SGLANG = {
+    "framework": "sglang",
+    "async_scheduling": True,
+    "expert_dispatch": {"prefill": "deepep_normal", "decode": "deepep_low_latency"},
+}
+NEVER_HALVED = {"overlap": {"two_batch": True, "decode_tokens_min": 10**6, "prefill_tokens_min": 10**6}}
+
+
+@pytest.mark.parametrize("outputs", [2, 20])
+def test_who_prices_iterations_has_no_say_in_when_tokens_are_handed_out(serve: Any, outputs: int) -> None:
+    """Batches that are never halved are priced in Python, and by the core without two-batch overlap."""
+    by_core = serve(outputs, SGLANG, dp=2, ep=2)
+    in_python = serve(outputs, {**SGLANG, **NEVER_HALVED}, dp=2, ep=2)
+    assert by_core.table.last_token_ps.tolist() == in_python.table.last_token_ps.tolist()
+    assert by_core.table.ttft_ps.tolist() == in_python.table.ttft_ps.tolist()
+    assert by_core.table.ttft_ps[0] > 1e12 * prompts_of(by_core)[0][1]
+
+
+def test_one_thread_decides_after_it_has_launched_decodes_kernel_by_kernel(serve: Any) -> None:
+    """What comes while a decode outside graphs is being launched is in the next iteration, and the tokens of each wait
+    for the launch of the next, as those of prompts do. r1 comes during the second decode of r0."""
+    result = serve(20, {"cuda_graphs": False}, arrivals_s=(0.0, 0.4))
+    ends = list(map(float, result.iterations.columns()["end_s"]))
+    begin, end, requests = prompts_of(result)[1]
+    assert ends[1] < 0.4 < ends[2]
+    assert (begin, requests) == (ends[2], 2)
+    assert end - begin > 0.15
+    first, second = (float(ttft) * 1e-12 for ttft in result.table.ttft_ps)
+    assert first == pytest.approx(ends[1], abs=0.01)
+    assert 0.4 + second == pytest.approx(ends[4], abs=0.01)

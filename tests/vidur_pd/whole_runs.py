@@ -208,6 +208,7 @@ class WholeRun:
             has_drafts=scenario.drafts > 0,
             reports_launches=False,
             launches_itself=True,
+            launches_apart=True,
             pricing=[],
         )
         self.batches: list[tuple[Any, ...]] = []

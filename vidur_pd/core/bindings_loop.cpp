@@ -119,6 +119,9 @@ void bind_notices(py::module_& module) {
     py::class_<PriceIteration>(module, "PriceIteration")
         .def_readonly("instance", &PriceIteration::instance)
         .def_readonly("iteration", &PriceIteration::iteration);
+    py::class_<PriceNextHost>(module, "PriceNextHost")
+        .def_readonly("instance", &PriceNextHost::instance)
+        .def_readonly("batch", &PriceNextHost::batch);
     py::class_<PriceOperators>(module, "PriceOperators").def_readonly("instance", &PriceOperators::instance);
     py::class_<PriceCollectives>(module, "PriceCollectives")
         .def_readonly("instance", &PriceCollectives::instance)
@@ -271,14 +274,17 @@ void bind_loop(py::module_& module) {
         .def(
             "add",
             [](Loop& loop, InstancePtr instance, bool has_runs, bool has_drafts, bool reports_launches,
-               bool launches_itself, std::vector<Pricing> pricing, bool reports_rest, bool launches_apart) {
+               bool launches_itself, std::vector<Pricing> pricing, bool reports_rest, bool launches_apart,
+               Tokens replayed_tokens) {
                 loop.add(std::move(instance),
-                         {has_runs, has_drafts, reports_launches, reports_rest, launches_apart, launches_itself},
+                         {has_runs, has_drafts, reports_launches, reports_rest, launches_apart, launches_itself,
+                          replayed_tokens},
                          std::move(pricing));
             },
             py::keep_alive<2, 1>(), py::arg("instance"), py::kw_only(), py::arg("has_runs"), py::arg("has_drafts"),
             py::arg("reports_launches"), py::arg("launches_itself"), py::arg("pricing"),
-            py::arg("reports_rest") = false, py::arg("launches_apart") = false)
+            py::arg("reports_rest") = false, py::arg("launches_apart") = false,
+            py::arg("replayed_tokens") = Traits{}.replayed_tokens)
         .def(
             "serve_through",
             [](Loop& loop, std::int64_t servers, TimePs message_ps, TimePs process_ps, TimePs send_ps) {
@@ -296,6 +302,8 @@ void bind_loop(py::module_& module) {
                  return py::make_tuple(array(batches.new_tokens), array(batches.kv_tokens), batches.requests,
                                        batches.logit_rows);
              })
+        .def(
+            "set_next_host", [](Loop& loop, const Stage& stage) { loop.set_next_host(stage.host); }, py::arg("stage"))
         .def("next_event_ps", &Loop::next_event_ps)
         .def_property_readonly("now_ps", &Loop::now_ps)
         .def_property_readonly("executed", &Loop::executed)

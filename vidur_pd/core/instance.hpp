@@ -4,6 +4,7 @@
 #include <aicb/iteration_pricing.hpp>
 #include <algorithm>
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <vector>
@@ -24,6 +25,8 @@ struct Traits {
     // Its workers launch in processes of their own, so that its scheduler waits for results alone.
     bool launches_apart = false;
     bool launches_itself = true;  // iterations take their time on an idle fabric, unless other traffic affects them
+    // Most tokens of a rank for which decodes are one launch, a CUDA graph; others are launched kernel by kernel.
+    Tokens replayed_tokens = std::numeric_limits<Tokens>::max();
 };
 
 // What a list of collectives takes on an idle fabric, and the number of its load on links.
@@ -52,6 +55,13 @@ struct Instance {
         stage_free_ps.assign(static_cast<std::size_t>(stages), 0);
     }
 
+    // One thread decides the next iteration when it has launched one, and takes results after that.
+    bool decides_after_launch() const { return group.plans_ahead() && !traits.launches_apart; }
+    // Whether launching is taken to need no time: a batch of decodes that is replayed; none: all that run.
+    bool launches_at_once(const GroupBatch* batch) const {
+        if (batch && batch->prefill_tokens > 0) return false;
+        return (batch ? batch->most_tokens : group.most_running()) <= traits.replayed_tokens;
+    }
     bool is_full() const { return running_iterations.size() >= stage_free_ps.size(); }
     // Nothing runs, and nothing that ran goes on.
     bool is_idle() const { return running_iterations.empty() && !plan && group.running_requests() == 0; }

@@ -140,11 +140,15 @@ std::optional<Notice> Loop::proceed() {
         case Step::kEnd:
             if (auto launched = report_launch()) return launched;
             remove(instance, work_.iteration);
-            work_.step = Step::kCredit;
+            work_.step = Step::kNextHost;
             if (instance.traits.has_drafts) return AcceptDrafts{here(), work_.iteration};
             return std::nullopt;
+        case Step::kNextHost:
+            end_host(instance, *work_.iteration);
+            work_.step = Step::kCredit;
+            return ask_next_host(instance, *work_.iteration);
         case Step::kCredit:
-            work_.outcome = credit(instance, *work_.iteration);
+            work_.outcome = credit(instance, *work_.iteration, work_.late_ps);
             work_.step = Step::kReport;
             return std::nullopt;
         case Step::kReport:
@@ -198,7 +202,8 @@ std::optional<Notice> Loop::decide(Instance& instance) {
     }
     work_.step = Step::kPlan;
     instance.decide_at_ps.reset();
-    const bool may_run = instance.traits.has_runs && instance.stage_free_ps.size() == 1 && !instance.polls;
+    const bool may_run = instance.traits.has_runs && instance.stage_free_ps.size() == 1 && !instance.polls &&
+                         (!instance.decides_after_launch() || instance.launches_at_once(nullptr));
     std::int64_t steps = may_run ? instance.group.plain_decode_steps(kLongestRun) : 0;
     if (steps && instance.group.plans_ahead()) --steps;  // the last one follows the run
     if (instance.group.asks_policy()) {
@@ -242,6 +247,7 @@ RunningIterationPtr Loop::form(Instance& instance) {
     collect(instance.group, iteration->batch.get());
     iteration->sums = batches_.sums();
     iteration->sums.has_prompts = iteration->batch && iteration->batch->prefill_tokens > 0;
+    iteration->launches_at_once = instance.launches_at_once(iteration->batch.get());
     return iteration;
 }
 
@@ -277,6 +283,12 @@ void Loop::collect(const RankGroup& group, const GroupBatch* batch) {
         found.new_tokens.insert(found.new_tokens.end(), of_rank->new_tokens.begin(), of_rank->new_tokens.end());
         found.kv_tokens.insert(found.kv_tokens.end(), of_rank->kv_tokens.begin(), of_rank->kv_tokens.end());
     }
+}
+
+// A view of it; `is_plain`: a token of every request.
+aicb::RankBatches Loop::collected(bool is_plain) const {
+    return {is_plain ? nullptr : batches_.new_tokens.data(), batches_.kv_tokens.data(), batches_.requests.data(),
+            batches_.logit_rows.data(), batches_.requests.size()};
 }
 
 // Prices an iteration by the instance's own pricing as far as that knows it, or asks for what is missing.
@@ -317,9 +329,7 @@ std::optional<Notice> Loop::price(Instance& instance, RunningIteration& iteratio
 
 // Prices one stage and adds its compute time to that of each step.
 bool Loop::price_stage(Instance& instance, RunningIteration& iteration, std::size_t stage, aicb::IterationCost& cost) {
-    const aicb::RankBatches batches{iteration.is_run() ? nullptr : batches_.new_tokens.data(),
-                                    batches_.kv_tokens.data(), batches_.requests.data(), batches_.logit_rows.data(),
-                                    batches_.requests.size()};
+    const aicb::RankBatches batches = collected(iteration.is_run());
     if (!instance.pricing[stage]->price(batches, iteration.steps(), cost, stage_compute_ps_)) return false;
     for (std::size_t step = 0; step < iteration.compute_ps.size(); ++step) {
         iteration.compute_ps[step] += stage_compute_ps_[step];
@@ -335,19 +345,14 @@ void Loop::remove(Instance& instance, const RunningIterationPtr& iteration) {
 }
 
 // Gives requests their tokens and stamps, and writes down what the iteration was.
-GroupOutcome Loop::credit(Instance& instance, RunningIteration& iteration) {
+GroupOutcome Loop::credit(Instance& instance, RunningIteration& iteration, TimePs late_ps) {
     book(iteration, iteration.ends_ps.back());
     const InstanceTime took = iterations.add(iteration);
     instance.group.done.compute_ps += took.compute_ps;
     instance.group.done.communication_ps += took.communication_ps;
     instance.group.done.contention_ps += took.contention_ps;
     iterations.keep_members(iteration, instance.group);
-    const auto steps = static_cast<std::size_t>(iteration.steps());
-    if (!iteration.launched_ps.empty()) {
-        const TimePs began_ps = steps > 1 ? iteration.ends_ps[steps - 2] : iteration.start_ps;
-        instance.host.end(iteration.launched_ps[steps - 1], began_ps, iteration.ends_ps.back());
-    }
-    const StepTimes times{iteration.ends_ps.front(), iteration.ends_ps.back(), handed_out_late(instance, iteration)};
+    const StepTimes times{iteration.ends_ps.front(), iteration.ends_ps.back(), late_ps};
     GroupOutcome outcome;
     if (frontend_) pass_tokens(&iteration);
     if (iteration.is_run()) {
@@ -366,21 +371,31 @@ GroupOutcome Loop::credit(Instance& instance, RunningIteration& iteration) {
     return outcome;
 }
 
-// By how much the host hands out tokens later than the device has them: its one thread launches the next iteration
-// first, where that has been decided. Between decodes it is taken to be ahead: runs of them have no such delay.
-TimePs Loop::handed_out_late(const Instance& instance, const RunningIteration& iteration) const {
-    if (!instance.group.plans_ahead() || instance.traits.launches_apart || iteration.is_run()) return 0;
-    if (!instance.plan || instance.pricing.empty()) return 0;
-    const auto ranks = static_cast<std::int64_t>(instance.group.rank_count());
-    const GroupBatch* next = instance.plan->batch.get();
-    const std::int64_t requests = next ? next->requests : instance.group.running_requests();
-    const std::int64_t tokens = next ? next->prefill_tokens + next->decode_tokens : requests;
-    const auto of_rank = [ranks](std::int64_t of_all) { return (of_all + ranks - 1) / ranks; };
-    const bool is_decode = !next || !next->prefill_tokens;
-    if (is_decode && !iteration.batch->prefill_tokens) return 0;
-    const HostWork work = instance.pricing[0]->host_work(of_rank(tokens), of_rank(requests), is_decode);
+// Of the last step; in a pipeline hosts are taken to work ahead.
+void Loop::end_host(Instance& instance, const RunningIteration& iteration) {
+    if (iteration.launched_ps.empty()) return;
+    const auto steps = static_cast<std::size_t>(iteration.steps());
+    const TimePs began_ps = steps > 1 ? iteration.ends_ps[steps - 2] : iteration.start_ps;
+    instance.host.end(iteration.launched_ps[steps - 1], began_ps, iteration.ends_ps.back());
+}
+
+// The host hands out tokens later than the device has them where its one thread launches the next iteration first, if
+// that has been decided: by the host work of that. Between decodes that are replayed it is taken to be ahead: runs of
+// them have no such delay.
+std::optional<Notice> Loop::ask_next_host(Instance& instance, const RunningIteration& iteration) {
+    if (!instance.decides_after_launch() || iteration.is_run() || !instance.plan) return std::nullopt;
+    const std::shared_ptr<GroupBatch>& next = instance.plan->batch;
+    if (iteration.launches_at_once && instance.launches_at_once(next.get())) return std::nullopt;
+    collect(instance.group, next.get());
+    if (instance.pricing.empty()) return PriceNextHost{here(), next};
+    set_next_host(instance.pricing[0]->host_work(collected(!next)));
+    return std::nullopt;
+}
+
+void Loop::set_next_host(const HostWork& work) {
+    const Instance& instance = at(work_.instance);
     const TimePs launched_ps = instance.host.ready(instance.plan->decided_ps) + work.total_ps();
-    return std::max<TimePs>(launched_ps - iteration.ends_ps.back(), 0);
+    work_.late_ps = std::max<TimePs>(launched_ps - work_.iteration->ends_ps.back(), 0);
 }
 
 // Gives the frontend the tokens of all steps of runs that have ended by now, in the order of their ends; `ending` is an
@@ -457,10 +472,11 @@ std::optional<Notice> Loop::report_launch() {
 }
 
 // When what follows an iteration is decided, where instances plan ahead: by the thread that has launched it, or as soon
-// as it begins, where workers launch. Launching decodes is taken to need no time, in runs of them and alone.
+// as it begins, where workers launch. Launching decodes that are replayed is taken to need no time, in runs of them and
+// alone.
 TimePs Loop::decides_next_ps(const Instance& instance, const RunningIteration& iteration) {
-    const bool is_launching = iteration.sums.has_prompts && !iteration.launched_ps.empty();
-    return is_launching && !instance.traits.launches_apart ? iteration.launched_ps.back() : iteration.start_ps;
+    const bool is_launching = !iteration.launches_at_once && !iteration.launched_ps.empty();
+    return is_launching && instance.decides_after_launch() ? iteration.launched_ps.back() : iteration.start_ps;
 }
 
 // The next iteration is decided as soon as it may begin, or before, where instances plan ahead.

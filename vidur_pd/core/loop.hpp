@@ -105,6 +105,8 @@ class Loop {
     void forget_communication(std::int32_t instance);
     // An answer to `DecideIteration`: each of the steps decodes all running requests.
     void decode_run() { work_.steps = work_.offered_steps; }
+    // An answer to `PriceNextHost`.
+    void set_next_host(const HostWork& work);
     void set_accepted(std::vector<std::vector<Tokens>> accepted, std::vector<std::vector<Tokens>> drafted) {
         draft_results_ = {std::move(accepted), std::move(drafted)};
     }
@@ -142,6 +144,7 @@ class Loop {
         kLaunched,
         kAfterLaunch,
         kEnd,
+        kNextHost,
         kCredit,
         kReport,
         kAfterEnd
@@ -151,6 +154,7 @@ class Loop {
         Step step = Step::kNone;
         std::int32_t instance = 0;
         RunningIterationPtr iteration = nullptr;
+        TimePs late_ps = 0;  // by how much tokens are handed out later than the device has them
         GroupOutcome outcome = {};
         std::size_t reported = 0;
         std::int64_t steps = 0;          // of the run of decode iterations that is next; 0: a batch is decided
@@ -176,10 +180,12 @@ class Loop {
     std::optional<Notice> report_launch();
     std::optional<Notice> go_on_after_launch(Instance& instance);
     void collect(const RankGroup& group, const GroupBatch* batch);
+    aicb::RankBatches collected(bool is_plain) const;
     std::optional<Notice> price(Instance& instance, RunningIteration& iteration);
     bool price_stage(Instance& instance, RunningIteration& iteration, std::size_t stage, aicb::IterationCost& cost);
-    GroupOutcome credit(Instance& instance, RunningIteration& iteration);
-    TimePs handed_out_late(const Instance& instance, const RunningIteration& iteration) const;
+    static void end_host(Instance& instance, const RunningIteration& iteration);
+    std::optional<Notice> ask_next_host(Instance& instance, const RunningIteration& iteration);
+    GroupOutcome credit(Instance& instance, RunningIteration& iteration, TimePs late_ps);
     void pass_tokens(RunningIteration* ending);
     static void cut_plan(Instance& instance);
     void cut_short(Instance& instance);

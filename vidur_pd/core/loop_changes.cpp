@@ -57,7 +57,7 @@ std::vector<RequestPtr> Loop::halt(std::int32_t index) {
     if (placed_ && !instance.running_iterations.empty()) traffic_changes(now_ps());
     for (const RunningIterationPtr& iteration : std::exchange(instance.running_iterations, {})) {
         book(*iteration, now_ps());
-        if (iteration->is_run() && keep_ended(*iteration, now_ps())) credit(instance, *iteration);
+        if (iteration->is_run() && keep_ended(*iteration, now_ps())) credit(instance, *iteration, 0);
     }
     std::vector<RequestPtr> lost = instance.group.clear();
     note_kv_use(index);

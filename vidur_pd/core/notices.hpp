@@ -28,6 +28,12 @@ struct PriceIteration {
     InstancePtr instance;
     RunningIterationPtr iteration;
 };
+// An iteration has ended, and the host work of the batch that is next is asked for (`Loop::set_next_host`); without a
+// batch all running requests decode.
+struct PriceNextHost {
+    InstancePtr instance;
+    std::shared_ptr<GroupBatch> batch;
+};
 // The pricing of the instance lacks operators.
 struct PriceOperators {
     InstancePtr instance;
@@ -81,8 +87,8 @@ struct GraphEnded {
     bool is_failed;
 };
 
-using Notice = std::variant<CallDue, BeforeStep, DecideIteration, PriceIteration, PriceOperators, PriceCollectives,
-                            LaunchIteration, IterationLaunched, AcceptDrafts, PromptPrefilled, TiersDue,
-                            PromptsComputed, InstanceRests, RequestsCompleted, GraphEnded>;
+using Notice = std::variant<CallDue, BeforeStep, DecideIteration, PriceIteration, PriceNextHost, PriceOperators,
+                            PriceCollectives, LaunchIteration, IterationLaunched, AcceptDrafts, PromptPrefilled,
+                            TiersDue, PromptsComputed, InstanceRests, RequestsCompleted, GraphEnded>;
 
 }  // namespace serving

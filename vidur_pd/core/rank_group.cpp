@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <numeric>
 #include <utility>
 
 namespace serving {
@@ -67,6 +68,12 @@ std::int64_t RankGroup::running_requests() const {
     return running;
 }
 
+std::int64_t RankGroup::most_running() const {
+    std::int64_t most = 0;
+    for (const auto& rank : ranks_) most = std::max(most, rank->running_requests());
+    return most;
+}
+
 std::int64_t RankGroup::used_blocks() const {
     std::int64_t used = 0;
     for (const auto& rank : ranks_) used += rank->used_blocks();
@@ -99,13 +106,15 @@ std::vector<std::int64_t> RankGroup::decode_kv_tokens(std::vector<Tokens>& kv_to
 }
 
 void GroupBatch::sum_up() {
-    requests = prefill_tokens = decode_tokens = most_drafts = 0;
+    requests = prefill_tokens = decode_tokens = most_drafts = most_tokens = 0;
     for (const BatchPtr& batch : batches) {
         if (!batch) continue;
         requests += batch->size();
         prefill_tokens += batch->prefill_tokens;
         decode_tokens += batch->decode_tokens;
         most_drafts = std::max(most_drafts, *std::max_element(batch->drafts.begin(), batch->drafts.end()));
+        most_tokens =
+            std::max(most_tokens, std::accumulate(batch->new_tokens.begin(), batch->new_tokens.end(), Tokens{0}));
     }
 }
 

@@ -43,6 +43,7 @@ struct GroupBatch {
     Tokens prefill_tokens = 0;
     Tokens decode_tokens = 0;
     Tokens most_drafts = 0;  // that one decode verifies
+    Tokens most_tokens = 0;  // of a rank, drafts included
 
     // Sets the sums from the batches of the ranks.
     void sum_up();
@@ -86,6 +87,8 @@ class RankGroup {
 
     std::int64_t waiting_requests() const;
     std::int64_t running_requests() const;
+    // On the rank with the most.
+    std::int64_t most_running() const;
     std::int64_t used_blocks() const;
     // Iterations, at most `longest`, that could decode all running requests of all ranks; 0 if there are fewer than
     // two.

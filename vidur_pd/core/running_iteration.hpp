@@ -78,8 +78,9 @@ struct RunningIteration {
     PassedSteps passed;                                  // of a run, where there is a frontend
     std::vector<std::pair<RequestPtr, std::shared_ptr<LayerArrivals>>> awaited;  // loads, with who runs, and writes
     bool is_launch_to_report = false;
-    bool is_timed = false;     // `ends_ps` is when it would end without them
-    TimePs layer_wait_ps = 0;  // by how much they have prolonged it
+    bool launches_at_once = false;  // see `Instance::launches_at_once`
+    bool is_timed = false;          // `ends_ps` is when it would end without them
+    TimePs layer_wait_ps = 0;       // by how much they have prolonged it
 
     std::int64_t steps() const { return static_cast<std::int64_t>(compute_ps.size()); }
     bool is_run() const { return batch == nullptr; }

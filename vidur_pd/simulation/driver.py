@@ -19,6 +19,7 @@ from vidur_pd._core import (
     Loop,
     PriceCollectives,
     PriceIteration,
+    PriceNextHost,
     PriceOperators,
     PromptPrefilled,
     PromptsComputed,
@@ -103,6 +104,7 @@ class Driver:
             BeforeStep: lambda notice: hand_over.before_step(notice.instance),
             DecideIteration: self._decide,
             PriceIteration: lambda notice: self._pricers[notice.instance.index].price(notice.iteration),
+            PriceNextHost: lambda notice: self._pricers[notice.instance.index].price_next_host(notice.batch),
             PriceOperators: lambda notice: self._pricers[notice.instance.index].price_missing(),
             PriceCollectives: lambda notice: self._pricers[notice.instance.index].communicate(
                 notice.stage, notice.number

@@ -98,6 +98,7 @@ class Simulation:
                 reports_launches=hears_launches and instance.placement.role == "prefill",
                 reports_rest=self.config.routing.has_mixed_pool,
                 launches_apart=state.plan.pools[instance.placement.pool].launches_apart,
+                replayed_tokens=pricer.replayed_tokens,
                 launches_itself=launcher is None,
                 pricing=pricer.pricing(),
             )

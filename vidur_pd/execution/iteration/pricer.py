@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from aicb import Batch, Communication, Exchange, HalfBatch, IterationCost, IterationModel, RankBatches, layered_overlap
 from aicb._core import IterationPricing
 from netsim.fabric import FabricState, Gpus
-from vidur_pd._core import Instance, Loop, RunningIteration, Stage
+from vidur_pd._core import GroupBatch, Instance, Loop, RunningIteration, Stage
 from vidur_pd.execution.communication.pricer import NO_COST, CollectiveCost, CommunicationPricer
 from vidur_pd.execution.instances.placement import Placement
 from vidur_pd.execution.iteration.passes import Drafting, Halves, in_turn, price_with_drafts, verify_equally_many
@@ -146,6 +146,11 @@ class IterationPricer:
         self._stage_communications = stage_communications
 
     @property
+    def replayed_tokens(self) -> int:
+        """Most tokens of a rank for which decodes are replayed from a CUDA graph."""
+        return self._model.most_captured_tokens
+
+    @property
     def prices_runs(self) -> bool:
         """Halves hide less or more as attention grows, drafts change the batch, and prices may change: step by step."""
         return self._fast_forward and self._is_priced_by_core
@@ -175,35 +180,40 @@ class IterationPricer:
 
     def price(self, iteration: RunningIteration) -> None:
         """Prices the iteration that the loop has formed: a run of decodes, or one iteration."""
-        batches = self._batches(iteration)
+        batches = self._batches(iteration.batch)
         if self._before_pricing is not None:
             self._before_pricing(iteration.start_ps, int(batches.new_tokens.sum()))
         if iteration.is_run:
             cost, compute_ps = self._model.price_device_run(batches, iteration.steps)
             iteration.set_stages([self._priced(cost, 0)], compute_ps)
             return
-        drafts = 0 if iteration.batch is None else iteration.batch.most_drafts
-        queries = self._queries(iteration, batches)
-        halved = None
-        if self._halves is not None and queries:
-            halved = self._halves.of(batches.split(), self._model.padded_tokens, queries)
-        stages = []
-        for stage in range(self._placement.partition.pp):
-            if halved is not None:
-                stages.append(self._two_batches(halved, batches.split(), queries, stage))
-            elif self._drafting is not None and (drafts or self._drafting.covers_prompts):
-                cost = self._with_drafts(self._drafting, iteration, batches.split(), stage)
-                stages.append(self._priced(cost, stage))
-            else:
-                stages.append(self._priced(self._model.price_device(batches, stage=stage), stage))
+        stages = [self._stage(iteration.batch, batches, stage) for stage in range(self._placement.partition.pp)]
         iteration.set_stages(stages, np.array([sum(stage.compute_ps for stage in stages)], dtype=np.int64))
 
-    def _batches(self, iteration: RunningIteration) -> RankBatches:
+    def price_next_host(self, batch: GroupBatch | None) -> None:
+        """Gives the loop what the host does for the batch that is next; without one all running requests decode."""
+        self._loop.set_next_host(self._stage(batch, self._batches(batch), 0))
+
+    def _batches(self, batch: GroupBatch | None) -> RankBatches:
         """Without their drafts."""
         new_tokens, kv_tokens, requests, logit_rows = self._loop.batches()
-        if iteration.batch is not None and iteration.batch.most_drafts:
-            new_tokens = new_tokens - iteration.batch.drafts()
+        if batch is not None and batch.most_drafts:
+            new_tokens = new_tokens - batch.drafts()
         return RankBatches(new_tokens, kv_tokens, requests, logit_rows)
+
+    def _stage(self, batch: GroupBatch | None, batches: RankBatches, stage: int) -> Stage:
+        """Price of one iteration on a pipeline stage; ``batches``: those of ``batch`` without drafts."""
+        queries = self._queries(batch, batches)
+        if self._halves is not None and queries:
+            halved = self._halves.of(batches.split(), self._model.padded_tokens, queries)
+            if halved is not None:
+                return self._two_batches(halved, batches.split(), queries, stage)
+        drafting = self._drafting
+        if batch is not None and drafting is not None and (batch.most_drafts or drafting.covers_prompts):
+            drafts = batch.drafts() if self._drafts_per_step else None
+            cost = price_with_drafts(self._model, drafting, batches.split(), drafts, stage)
+            return self._priced(cost, stage)
+        return self._priced(self._model.price_device(batches, stage=stage), stage)
 
     def alone_ps(self, batch: Batch) -> int:
         """What an iteration takes on an idle fabric in which only one data-parallel rank has something to do."""
@@ -246,19 +256,12 @@ class IterationPricer:
             hand_over_ps=cost.hand_over_ps,
         )
 
-    def _with_drafts(
-        self, drafting: Drafting, iteration: RunningIteration, batches: Sequence[Batch], stage: int
-    ) -> IterationCost:
-        assert iteration.batch is not None
-        drafts = iteration.batch.drafts() if self._drafts_per_step else None
-        return price_with_drafts(self._model, drafting, batches, drafts, stage)
-
-    def _queries(self, iteration: RunningIteration, batches: RankBatches) -> int:
+    def _queries(self, batch: GroupBatch | None, batches: RankBatches) -> int:
         """Tokens of each decode of an iteration; 0 where they differ, as not all verify drafts."""
-        if iteration.batch is None or not iteration.batch.most_drafts:
+        if batch is None or not batch.most_drafts:
             return 1
         assert self._drafting is not None, "drafts come from a drafter"
-        is_equal = verify_equally_many(self._drafting, batches.split(), iteration.batch.drafts())
+        is_equal = verify_equally_many(self._drafting, batches.split(), batch.drafts())
         return self._drafting.queries if is_equal else 0
 
     def _two_batches(

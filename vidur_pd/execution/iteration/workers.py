@@ -14,12 +14,12 @@ from itertools import chain
 import numpy as np
 from numpy.typing import NDArray
 
-from aicb import Batch, Communication
+from aicb import Batch, Communication, RankBatches
 from aicb.iteration.ping_pong import PingPong, PingPongTime
 from aicb.iteration.pricing import PHASES
 from aicb.iteration.workers import HEAD, FfnLayer, MicroBatchCost, SplitIterationCost, WorkersModel
 from netsim.fabric import FabricState, Gpus
-from vidur_pd._core import RunningIteration, Stage
+from vidur_pd._core import GroupBatch, Stage
 from vidur_pd.execution.communication.pricer import CollectiveCost, CommunicationPricer
 from vidur_pd.execution.instances.placement import Placement
 from vidur_pd.execution.iteration.pricer import (
@@ -58,8 +58,8 @@ class WorkerIterationPricer(IterationPricer):
     def _is_priced_by_core(self) -> bool:
         return False
 
-    def price(self, iteration: RunningIteration) -> None:
-        cost = self._workers.price(self._batches(iteration))
+    def _stage(self, batch: GroupBatch | None, batches: RankBatches, stage: int) -> Stage:  # noqa: ARG002
+        cost = self._workers.price(batches)
         self._estimated.update(cost.estimated_operators)
         schedule = self._schedule(cost)
         length = self._length(cost, schedule)
@@ -68,7 +68,7 @@ class WorkerIterationPricer(IterationPricer):
         attention_ps = sum(each.attention_ps + each.embedding_ps for each in cost.micro_batches)
         attention_ps += cost.host_ps + cost.head_ps
         ffn_ps = sum(count * layer.compute_ps for layer, count in self._ffn_layers(cost))
-        stage = Stage(
+        return Stage(
             compute_ps=idle_ps + cost.host_ps,
             communication_ps=self._stage_communications[number].communication_ps,
             load=number,
@@ -83,7 +83,6 @@ class WorkerIterationPricer(IterationPricer):
             ffn_ps=ffn_ps,
             pauses_ps=_pauses_ps(cost, schedule) if self._runs_schedule else (),
         )
-        iteration.set_stages([stage], np.array([stage.compute_ps], dtype=np.int64))
 
     def idle_ps(self, batches: Sequence[Batch]) -> int:
         cost = self._workers.price(batches)

@@ -51,8 +51,8 @@ class IterationPricing {
     virtual bool price(const RankBatches& batches, std::int64_t steps, IterationCost& first,
                        std::vector<TimePs>& compute_ps) = 0;
 
-    // Host time of an iteration in which the rank with the most has so many tokens of so many requests.
-    virtual HostWork host_work(std::int64_t tokens, std::int64_t requests, bool is_decode) const = 0;
+    // Host time of an iteration.
+    virtual HostWork host_work(const RankBatches& batches) = 0;
 };
 
 }  // namespace aicb
