@@ -427,6 +427,11 @@ class IterationPricing:
         ``logit_rows``: [ranks].
         """
 
+    def host_work(
+        self, new_tokens: NDArray[np.int64], kv_tokens: NDArray[np.int64], requests: NDArray[np.int64]
+    ) -> tuple[int, int, int]:
+        """``prepare_ps``, ``launch_ps`` and ``hand_over_ps`` of an iteration."""
+
 class StagePricing(IterationPricing):
     """Prices the iterations of one pipeline stage from groups of operators that Python prices."""
 

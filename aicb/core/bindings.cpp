@@ -428,7 +428,15 @@ Priced price_timed(StagePricing& pricing, const std::vector<RankAttention>& rank
 void bind_pricing(py::module_& module) {
     py::class_<IterationPricing, std::shared_ptr<IterationPricing>>(module, "IterationPricing")
         .def("price", &price, py::arg("new_tokens"), py::arg("kv_tokens"), py::arg("requests"), py::arg("logit_rows"),
-             py::arg("steps") = 1);
+             py::arg("steps") = 1)
+        .def(
+            "host_work",
+            [](IterationPricing& pricing, const Integers& new_tokens, const Integers& kv_tokens,
+               const Integers& requests) {
+                const HostWork work = pricing.host_work(view(new_tokens, kv_tokens, requests, nullptr));
+                return std::tuple(work.prepare_ps, work.launch_ps, work.hand_over_ps);
+            },
+            py::arg("new_tokens"), py::arg("kv_tokens"), py::arg("requests"));
     py::class_<StagePricing, IterationPricing, std::shared_ptr<StagePricing>>(module, "StagePricing")
         .def(py::init([](const StageRules& rules, std::vector<PrefillKernel> prefills, const PromptKernels& others,
                          std::shared_ptr<InternTable> numbers) {

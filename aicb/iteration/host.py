@@ -133,8 +133,8 @@ class HostModel:
     request_latency_us: float = 1340.0
     """Client to scheduler, and result to client."""
     hand_over_us: float | None = None
-    """From the scheduler to a worker in a process of its own, as engines of several workers have them; ``None``: 4.4
-    launches."""
+    """From the scheduler to a worker in a process of its own, as vLLM's of several workers has them; ``None``: 4.4
+    launches. Where each worker schedules for itself, what they tell each other before (`of_workers`)."""
     agree_us: float | None = None
     """More to prepare where data-parallel ranks share experts: they agree on padding and graphs, by an all-reduce
     between processors, and wait for each other in it; ``None``: 11.3 launches."""
@@ -155,19 +155,25 @@ class HostModel:
                 passed_us = self.eager_launch_us * launches.eager_time
         return passed_us + self.sample_us
 
-    def of_workers(self, tp: int, dp: int) -> HostModel:
+    def of_workers(self, tp: int, dp: int, broadcast_us: float | None = None) -> HostModel:
         """Of an engine whose workers wait for one another: ``tp`` in each of ``dp`` data-parallel ranks.
 
         The scheduler's output is handed over to the workers' processes; the first of tensor-parallel ranks gathers
         logits; data-parallel ranks agree on padding and graphs. Whatever a worker does is done when the slowest is.
+        With ``broadcast_us`` nothing is handed over: each worker schedules for itself, and gets new requests from the
+        first in so long, or in ``hand_over_us`` where that is known.
         """
         workers = tp * dp
         if workers == 1:
             return replace(self, hand_over_us=0.0)
         slowest = slowest_of(workers, self.speed_spread)
         own_us = {name: getattr(self, name) * slowest for name in OF_WORKERS}
-        own_us["hand_over_us"] = self._or_launches(self.hand_over_us, HAND_OVER_LAUNCHES)
-        own_us["prepare_us"] += own_us["hand_over_us"]
+        if broadcast_us is None:
+            own_us["hand_over_us"] = self._or_launches(self.hand_over_us, HAND_OVER_LAUNCHES)
+            own_us["prepare_us"] += own_us["hand_over_us"]
+        else:
+            own_us["hand_over_us"] = 0.0
+            own_us["prepare_us"] += broadcast_us if self.hand_over_us is None else self.hand_over_us
         if dp > 1:
             own_us["prepare_us"] += self._or_launches(self.agree_us, AGREEING_LAUNCHES)
         if tp > 1:

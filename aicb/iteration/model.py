@@ -113,6 +113,8 @@ class IterationModel:
         queries: tokens of a decode in a step; more than one with speculative decoding (`Drafting.queries`).
         estimator: an estimator, or the name of one, see ``aicb.estimators.selection.select_estimator``.
         host: overheads of the engine's host side.
+        broadcast_us: what workers that schedule for themselves tell each other of requests (`HostModel.of_workers`);
+            by default one scheduler hands over to all.
         expert_load: how tokens choose experts; the slowest rank of each layer is priced.
         seed: random seed of the samples of ``expert_load``.
         overlap: kernels that run at the same time as others; by default none.
@@ -146,6 +148,7 @@ class IterationModel:
         queries: int = 1,
         estimator: str | Estimator = "auto",
         host: HostModel | None = None,
+        broadcast_us: float | None = None,
         expert_load: ExpertLoad | None = None,
         seed: int = 0,
         overlap: Overlap | None = None,
@@ -187,6 +190,7 @@ class IterationModel:
         self._drafter = drafter or Drafter.mtp(model, partition, precision)
         self._estimator = select_estimator(estimator, gpu, precision) if isinstance(estimator, str) else estimator
         self._pricing = Pricing(self._estimator, gpu, precision)
+        self._broadcast_us = broadcast_us
         self._shares_experts = partition.moe_layout is MoeLayout.EXPERT_DATA
         self._has_shared_expert = any(
             isinstance(kind.ffn, MoeFfn) and kind.ffn.shared_intermediate for kind in model.kinds
@@ -430,6 +434,7 @@ class IterationModel:
             queries=self._queries,
             estimator=self._estimator,
             host=self.host.of_drafts(),
+            broadcast_us=self._broadcast_us,
             expert_load=self.expert_load,
             seed=self._seed,
             overlap=self.overlap if self._drafter.is_layer else None,
@@ -456,10 +461,24 @@ class IterationModel:
         if not any(ranks.requests):
             raise InputError("batches: all are empty, expected work on at least one rank")
 
+    @cached_property
+    def host_of_workers(self) -> HostModel:
+        """The host where as many workers wait for one another as there are."""
+        ranks = self.partition.dp if self._is_in_lockstep() else 1
+        return self.host.of_workers(self.partition.tp, ranks, self._broadcast_us)
+
+    def _is_in_lockstep(self) -> bool:
+        """Whether data-parallel ranks wait for one another."""
+        return self._shares_experts
+
+    def host_work(self, batches: RankBatches, *, stage: int = 0) -> tuple[int, int, int]:
+        """``prepare_ps``, ``launch_ps`` and ``hand_over_ps`` of an iteration (`IterationCost`)."""
+        counts = np.array(batches.requests, dtype=np.int64)
+        return self._stage(stage).pricing.host_work(batches.new_tokens, batches.kv_tokens, counts)
+
     def _host_times(self, stage: int) -> _core.HostTimes:
         """For C++."""
-        partition, launches = self.partition, self.launches(stage)
-        host = self.host.of_workers(partition.tp, partition.dp if self._shares_experts else 1)
+        host, launches = self.host_of_workers, self.launches(stage)
 
         def picoseconds(time_us: float) -> int:
             return round(time_us * PS_PER_US)

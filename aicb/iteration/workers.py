@@ -52,6 +52,9 @@ class AttentionWorkerModel(IterationModel):
     def _has_shared_expert_apart(self) -> bool:
         return True  # where the split has it
 
+    def _is_in_lockstep(self) -> bool:
+        return True  # all of them wait for the same FFN workers
+
     @property
     def estimator(self) -> Estimator:
         """Estimator of kernel times."""
@@ -119,8 +122,14 @@ class SplitIterationCost:
     host_ps: int
     """Kernels on attention workers that prepare inputs, before the first micro-batch."""
     prepare_ps: int
-    """Host of an attention worker, as in `IterationCost`; so is ``launch_ps``."""
+    """Host of an attention worker, as in `IterationCost`; so are ``launch_ps`` and ``hand_over_ps``."""
     launch_ps: int
+    hand_over_ps: int
+
+    @property
+    def host_period_ps(self) -> int:
+        """From one iteration to the next where the host takes longer than the device."""
+        return self.prepare_ps + self.launch_ps - self.hand_over_ps
 
     @property
     def estimated_operators(self) -> tuple[str, ...]:
@@ -158,6 +167,7 @@ class WorkersModel:
         ffn_gpu.check(attention.precision)
         check_experts_kernel(attention.experts_kernel, split.ffn, attention.precision)
         self.split, self.attention, self.ffn_gpu = split, attention, ffn_gpu
+        self._host = attention.host_of_workers
         self._load, self._seed = expert_load, seed
         self._pricing = Pricing(attention.estimator, attention.gpu, attention.precision)
         self._ffn_pricing = Pricing(ffn_estimator, ffn_gpu, attention.precision)
@@ -179,18 +189,16 @@ class WorkersModel:
         ranks = batches.split() if isinstance(batches, RankBatches) else list(batches)
         made = tuple(self._micro_batch(each) for each in self._cut(ranks))
         head = self._head(max(batch.logit_rows for batch in ranks))
-        host, is_decode = self.attention.host, all(bool(batch.is_decode.all()) for batch in ranks)
-        prepare_us = host.prepare_us + host.request_us * max(len(batch.new_tokens) for batch in ranks)
-        if not is_decode:
-            prepare_us += host.prompt_us + host.prompt_token_us * max(batch.tokens for batch in ranks)
-        sampled_again_us = host.sample_us * (len(made) - 1)
+        prepare_ps, _, hand_over_ps = self.attention.host_work(RankBatches.of(ranks))
+        sampled_again_us = self._host.sample_us * (len(made) - 1)
         return SplitIterationCost(
             micro_batches=made,
             head=head,
             head_ps=at_clock_ps(head, self.attention.gpu),
-            host_ps=_picoseconds(host.step_us),
-            prepare_ps=_picoseconds(prepare_us),
+            host_ps=_picoseconds(self._host.step_us),
+            prepare_ps=prepare_ps,
             launch_ps=sum(each.attention.launch_ps for each in made) - _picoseconds(sampled_again_us),
+            hand_over_ps=hand_over_ps,
         )
 
     def _cut(self, ranks: Sequence[Batch]) -> list[list[Batch]]:
@@ -209,7 +217,7 @@ class WorkersModel:
         if most > self.attention.most_captured_tokens:  # idle ranks run a dummy batch of one token
             group = sum(max(batch.tokens, 1) for batch in ranks)
         return MicroBatchCost(
-            attention_ps=cost.compute_ps - embedding_ps - _picoseconds(self.attention.host.step_us),
+            attention_ps=cost.compute_ps - embedding_ps - _picoseconds(self._host.step_us),
             embedding_ps=embedding_ps,
             attention=cost,
             layers=tuple(self._layer(kind, sent, group, is_decode) for kind in range(len(self.networks))),
@@ -242,7 +250,7 @@ class WorkersModel:
         own = as_run(own, self.attention.quant_kernel, self.attention.dense_kernel, self.attention.moe_kernels)
         listed = [*own, *routed]
         priced = price_operators(listed, self._ffn_pricing)
-        gaps_us = self.attention.host.gap_us * count_launches(0, [], listed).eager
+        gaps_us = self._host.gap_us * count_launches(0, [], listed).eager
         popularity = None if profile is None else profile.popularity(distinct)
         there, back = exchange_operators(
             *parallel,

@@ -9,8 +9,11 @@ from typing import Any
 import pytest
 import yaml
 
+from aicb.iteration.host import load_host
+from tests.integration.small_runs import config, pool
 from vidur_pd.metrics.result import Result
 from vidur_pd.simulation.api import prepare
+from vidur_pd.simulation.plan import plan_simulation
 
 LAUNCH_US = 200.0
 """A launch of a slow host: an eager iteration takes 0.2 s, whatever its prompts."""
@@ -137,3 +140,13 @@ def test_one_thread_decides_after_it_has_launched_decodes_kernel_by_kernel(serve
     first, second = (float(ttft) * 1e-12 for ttft in result.table.ttft_ps)
     assert first == pytest.approx(ends[1], abs=0.01)
     assert 0.4 + second == pytest.approx(ends[4], abs=0.01)
+
+
+@pytest.mark.parametrize(("framework", "told_us"), [("vllm", None), ("sglang", 100.0), ("trtllm", 0.0)])
+def test_only_engines_with_a_scheduler_apart_hand_over_to_workers(framework: str, told_us: float | None) -> None:
+    """vLLM with TP 2, in 4.4 launches; SGLang's ranks, which schedule for themselves, broadcast requests."""
+    planned = plan_simulation(config([pool("m", "mixed", tp=2)], engine={"framework": framework})).pools["m"]
+    host = load_host(planned.engine.host)
+    assert planned.iteration_model.host_of_workers == host.of_workers(2, 1, told_us)
+    handed_over_us = planned.iteration_model.host_of_workers.hand_over_us
+    assert handed_over_us == (pytest.approx(4.4 * host.eager_launch_us) if framework == "vllm" else 0.0)

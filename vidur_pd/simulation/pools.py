@@ -124,9 +124,8 @@ class PoolModel:
 
     @property
     def launches_apart(self) -> bool:
-        """Workers launch in processes of their own, as vLLM's do on more than one GPU
-        (``vllm/config/parallel.py``, ``distributed_executor_backend``)."""
-        return self.engine.framework == "vllm" and self.pool.tp * self.pool.dp * self.pool.pp > 1
+        """Workers launch in processes of their own."""
+        return launches_apart(self.engine, self.pool)
 
     @property
     def halves(self) -> Halves | None:
@@ -148,6 +147,19 @@ class PoolModel:
 def _of_built_in(name: str, gpu: str, precision: Precision) -> Estimator:
     """An estimator over a table that ships, and does not change: what it remembers serves all runs of a process."""
     return select_estimator(name, get_gpu(gpu), precision)
+
+
+BROADCASTS_US = {"sglang": 100.0}
+"""What workers that schedule for themselves take to tell each other of requests in every iteration, by framework.
+SGLang broadcasts the length of a list, by gloo and mostly 0 (``utils/common.py``: ``broadcast_pyobj``), in 100 us (vLLM
+issue 4440, a broadcast of known size between processors). TensorRT-LLM's, by MPI, was not measured and counts for
+nothing."""
+
+
+def launches_apart(engine: EngineConfig, pool: PoolConfig) -> bool:
+    """Whether workers launch in processes of their own, as vLLM's do on more than one GPU
+    (``vllm/config/parallel.py``, ``distributed_executor_backend``)."""
+    return engine.framework == "vllm" and pool.tp * pool.dp * pool.pp > 1
 
 
 Estimators = dict[tuple[str, str, Precision], Estimator]
@@ -238,6 +250,7 @@ def pool_model(config: SimulationConfig, pool: PoolConfig, model: Model, estimat
             "rope_kernel": engine.rope_kernel,
             "hybrid_kernels": engine.hybrid_kernels,
             "host": load_host(engine.host),
+            "broadcast_us": None if launches_apart(engine, pool) else BROADCASTS_US.get(engine.framework, 0.0),
         }
         workers = None
         if split is None:

@@ -183,6 +183,15 @@ def test_the_slowest_of_two_workers_counts_and_what_they_do_together() -> None:
     assert stated.request_latency_us == host.request_latency_us
 
 
+def test_workers_that_schedule_for_themselves_tell_each_other_of_requests_and_are_handed_nothing() -> None:
+    """What they tell each other is as long for all; a host file may say how long."""
+    host = HostModel(prepare_us=100.0, speed_spread=0.0, logits_us=0.0)
+    told = host.of_workers(2, 1, broadcast_us=30.0)
+    assert (told.prepare_us, told.hand_over_us) == (130.0, 0.0)
+    assert replace(host, hand_over_us=7.0).of_workers(2, 1, broadcast_us=30.0).prepare_us == 107.0
+    assert host.of_workers(1, 1, broadcast_us=30.0).prepare_us == 100.0
+
+
 def test_hosts_are_files_with_a_source(tmp_path: Path) -> None:
     assert known_hosts() == [MEDIAN_HOST, "xeon-vm-16", "xeon-vm-16-traced", "xeon-vm-32", "xeon-vm-32-h100"]
     assert load_host("xeon-vm-16").eager_launch_us > 1.5 * load_host("xeon-vm-32").eager_launch_us

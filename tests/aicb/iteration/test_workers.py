@@ -25,6 +25,7 @@ from aicb import (
 )
 from aicb.estimators.selection import select_estimator
 from aicb.experts.load import UniformLoad
+from aicb.iteration.host import GraphMode, HostModel
 from aicb.iteration.overlap import cut_batch
 from aicb.iteration.workers import AttentionWorkerModel, WorkersModel
 from aicb.model.worker_split import WorkerSplit
@@ -97,6 +98,22 @@ def test_one_micro_batch_takes_as_long_as_ranks_that_do_both_but_for_clock_and_l
     ffn_ps = 3 * only.layers[0].compute_ps + 58 * only.layers[1].compute_ps
     apart_ps = only.attention_ps + only.embedding_ps + ffn_ps + cost.head_ps + cost.host_ps
     assert apart_ps == pytest.approx(whole.compute_ps, rel=0.03)
+
+
+@pytest.mark.parametrize("batch", [Batch.decode([4000] * 64), Batch.prefill([4000])])
+def test_the_host_is_that_of_all_attention_workers_which_wait_for_one_another(batch: Batch) -> None:
+    """Four of them, TP 2 and DP 2. Two micro-batches are launched one after the other, and sampled once."""
+    split = WorkerSplit(Partition(tp=2, dp=2), Partition(dp=4, ep=4), 2)
+    model, host = workers_model(split, "qwen3-30b-a3b", Precision()), HostModel().of_workers(tp=2, dp=2)
+    cost, is_decode = model.price([batch, batch]), len(batch.new_tokens) == 64
+    mode = GraphMode.FULL if is_decode else GraphMode.EAGER
+    prompt_us = 0.0 if is_decode else host.prompt_us + 4000 * host.prompt_token_us
+    prepare_us = host.prepare_us + len(batch.new_tokens) * host.request_us + prompt_us
+    launch_us = 2 * host.launching_us(mode, model.attention.launches(0)) - host.sample_us
+    assert cost.prepare_ps * 1e-6 == pytest.approx(prepare_us)
+    assert cost.launch_ps * 1e-6 == pytest.approx(launch_us)
+    assert host.hand_over_us is not None
+    assert cost.hand_over_ps * 1e-6 == pytest.approx(host.hand_over_us)
 
 
 def test_all_weights_are_on_either_kind_of_worker() -> None:

@@ -79,6 +79,7 @@ class WorkerIterationPricer(IterationPricer):
             overlapped=length.overlapped,
             prepare_ps=cost.prepare_ps,
             launch_ps=cost.launch_ps,
+            hand_over_ps=cost.hand_over_ps,
             attention_ps=attention_ps,
             ffn_ps=ffn_ps,
             pauses_ps=_pauses_ps(cost, schedule) if self._runs_schedule else (),
@@ -87,7 +88,7 @@ class WorkerIterationPricer(IterationPricer):
     def idle_ps(self, batches: Sequence[Batch]) -> int:
         cost = self._workers.price(batches)
         length = self._length(cost, self._schedule(cost))
-        return max(round(length.lasting_ps()) + cost.host_ps, cost.prepare_ps + cost.launch_ps)
+        return max(round(length.lasting_ps()) + cost.host_ps, cost.host_period_ps)
 
     def _ffn_layers(self, cost: SplitIterationCost) -> list[tuple[FfnLayer, int]]:
         """(cost of a layer, number of such layers) on FFN workers, of all micro-batches."""
@@ -209,7 +210,7 @@ def least_ps(cost: SplitIterationCost, kind_of_layer: Sequence[int]) -> int:
         first=[(batch.embedding_ps, 0) for batch in cost.micro_batches],
         last=(cost.head_ps, 0),
     )
-    return max(round(schedule.time().lasting_ps(0.0)) + cost.host_ps, cost.prepare_ps + cost.launch_ps)
+    return max(round(schedule.time().lasting_ps(0.0)) + cost.host_ps, cost.host_period_ps)
 
 
 def _counted(schedule: WorkerSchedule) -> Listed:
