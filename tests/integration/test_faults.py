@@ -151,6 +151,18 @@ def test_requests_that_wait_for_an_instance_that_never_returns_fail_in_the_end()
     assert result.summary.failed == 12
 
 
+@pytest.mark.parametrize("policy", ["vllm_v1", "sarathi", "orca", "sglang", "trtllm"])
+@pytest.mark.parametrize("mode", MODES)
+def test_prompts_behind_kv_that_nobody_will_fetch_fail_with_it_whoever_schedules(policy: str, mode: str) -> None:
+    """120 blocks hold the KV of two prompts, for a decode instance that never returns: the others cannot begin.
+    Policies in Python are asked in vain there, as that of the core is."""
+    fault = {"kind": "instance", "instance": "d-0", "at_s": 0.0}
+    engine = {"estimator": "roofline", "num_kv_blocks": 120, "max_model_len": 1800, "max_batched_tokens": 2048}
+    result = run(PAIR, fault, engine={**engine, "policy": policy}, kv_transfer={"mode": mode})
+    assert reasons(result) == {NO_INSTANCE}
+    assert result.summary.failed == 12
+
+
 def test_a_gpu_that_is_three_times_slower_makes_its_instance_three_times_slower() -> None:
     """One request alone, no communication: each step that begins after the fault takes three times as long; the step in
     progress goes on as it was."""

@@ -283,8 +283,9 @@ class RequestLifecycle:
         if self.kv_store is not None and self.kv_store.end_all():
             return True
         ended = self._loop.requests.ended
-        for instance in self._instances:
-            instance.check_progress()
+        if not self._some_wait_in_vain():
+            for instance in self._instances:
+                instance.check_progress()
         self.recovery.end_all()
         self.hand_over.end_all()
         for instance in self._instances:
@@ -293,6 +294,11 @@ class RequestLifecycle:
                 iteration.ends_ps = np.array([self._queue.now_ps], dtype=np.int64)
                 self.break_off(iteration, STOOD_STILL)
         return self._loop.requests.ended > ended
+
+    def _some_wait_in_vain(self) -> bool:
+        """Whether requests wait for an instance, or on a network that stands still; what they hold, others may lack."""
+        stand_still = any(instance.running_iterations for instance in self._instances)
+        return stand_still or self.recovery.has_parked or self.hand_over.is_stuck
 
     def _end(self, request: Request, reason: str) -> None:
         """The request fails and gets no more tokens."""

@@ -180,6 +180,13 @@ def test_a_wrong_policy_is_named_with_the_rule_that_it_breaks(policy: type[Polic
     assert "\n" not in str(found.value)
 
 
+def test_an_instance_that_has_failed_is_no_excuse_for_a_policy_on_another() -> None:
+    fields = {"policy": f"{PLACE}:RunsNothing", "max_batched_tokens": 100}
+    fault = {"kind": "instance", "instance": "m-0", "at_s": 0.0}
+    with pytest.raises(InputError, match="RunsNothing: progress: found nothing to run on m-1 rank 0"):
+        simulate(config([pool("m", "mixed", instances=2)], engine=fields, faults=[fault]), ROWS)
+
+
 def test_blocks_and_sequences_are_limits_too() -> None:
     """9 blocks of 16 tokens; a prompt of 40 needs 3, and its fifth token none more."""
     with pytest.raises(InputError, match="blocks: request r2 needs 3 KV blocks, expected at most the 2 that are free"):

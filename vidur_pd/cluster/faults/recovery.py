@@ -77,6 +77,11 @@ class Recovery:
         self.failed += 1
         self._end(request, reason)
 
+    @property
+    def has_parked(self) -> bool:
+        """Requests wait for an instance in service."""
+        return bool(self._parked)
+
     def end_all(self) -> None:
         """No event will follow: parked requests fail, and so do those lost from now on."""
         self._is_over = True

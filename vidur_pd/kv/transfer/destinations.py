@@ -40,6 +40,11 @@ class Destinations:
         """Queues a transfer until some decode instance is back in service."""
         self._without_instance[transfer.request.index] = transfer
 
+    @property
+    def some_wait_for_instance(self) -> bool:
+        """Whether any decode instance in service would be welcome."""
+        return bool(self._without_instance)
+
     def take_waiting(self) -> list[KvTransfer]:
         """Empties the queue of transfers that wait for an instance, and returns them in order."""
         waiting, self._without_instance = list(self._without_instance.values()), {}

@@ -320,6 +320,11 @@ class HandOver:
         for transfer in self._destinations.take_waiting():
             self._go_again(transfer)
 
+    @property
+    def is_stuck(self) -> bool:
+        """If no event will follow: some wait for a decode instance in service, or for KV that does not move."""
+        return self._destinations.some_wait_for_instance or any(each.is_under_way for each in self._transfers.all())
+
     def end_all(self) -> None:
         """No event will follow: requests that wait for a destination, or for KV that does not move, fail."""
         transfers = self._transfers.all()
