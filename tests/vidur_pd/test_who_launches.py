@@ -150,3 +150,20 @@ def test_only_engines_with_a_scheduler_apart_hand_over_to_workers(framework: str
     assert planned.iteration_model.host_of_workers == host.of_workers(2, 1, told_us)
     handed_over_us = planned.iteration_model.host_of_workers.hand_over_us
     assert handed_over_us == (pytest.approx(4.4 * host.eager_launch_us) if framework == "vllm" else 0.0)
+
+
+@pytest.mark.parametrize(
+    ("engine", "pool"),
+    [
+        ({"estimator": "roofline"}, {}),
+        ({**SGLANG, "expert_load": "zipf:1", "expert_drift": {"correlation_s": 1.0}}, {"dp": 2, "ep": 2}),
+    ],
+)
+def test_one_thread_hands_out_after_the_next_launch_whatever_python_prices(
+    serve: Any, engine: dict[str, Any], pool: dict[str, Any]
+) -> None:
+    """The roofline, and experts whose load drifts."""
+    result = serve(20, engine, **pool)
+    (_, end, _), (_, last_end, _), *_ = prompts_of(result)
+    assert first_tokens_s(result)[0] == pytest.approx(last_end, abs=0.02)
+    assert last_end - end > 0.1
