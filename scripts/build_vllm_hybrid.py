@@ -1,10 +1,12 @@
 #!/usr/bin/env python3
-"""Makes the part of the H200's table of vLLM's kernels in models with gated delta rules, from steps of an engine.
+"""Makes parts of the H200's table of vLLM's kernels in models with gated delta rules, from steps of an engine.
 
     python scripts/build_vllm_hybrid.py
 
 ``vllm_hybrid.parquet``: all kernels of these layers but products, attention and experts, of Qwen3-Next-80B-A3B divided
 by TP 1 to 8, as the engine ran them (``tests/data/engine/vllm-h200-layers.json.gz``).
+``vllm_experts_in_engine.parquet``: products of its experts divided by 8, which were not measured alone as those divided
+by 1, 2 and 4 were.
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ from __future__ import annotations
 import gzip
 import json
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
@@ -21,18 +23,19 @@ from typing import Any, NamedTuple
 from aicb.estimators.selection import select_estimator
 from aicb.kernels.elementwise import HYBRID, Elementwise
 from aicb.kernels.gated_delta import VllmGatedDeltaPrefill
+from aicb.kernels.grouped_gemm import ENGINE_KERNEL, UNIFORM, GroupedGemm
 from aicb.kernels.kernel import Kernel
 from aicb.measurements.gpu import get_gpu
 from aicb.model.catalog import load_model
 from aicb.model.partition import Partition
 from aicb.model.precision import Precision
 from aicb.operators.batch import Batch
-from aicb.operators.lists import attention_operators, token_operators
+from aicb.operators.lists import attention_operators, expert_operators, token_operators
 from aicb.profiling.store import PROVENANCE_FILE, TABLE_FILE, Row, write_table
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 STEPS = REPOSITORY / "tests" / "data" / "engine" / "vllm-h200-layers.json.gz"
-TARGET = REPOSITORY / "aicb" / "data" / "h200" / "vllm_hybrid.parquet"
+TARGETS = REPOSITORY / "aicb" / "data" / "h200"
 MODEL = "qwen3-next-80b-a3b"
 CONTEXT = 520
 PRECISION = Precision(state="bf16")
@@ -41,6 +44,24 @@ ESTIMATOR = select_estimator("auto", H200, PRECISION)
 BUSY_TOKENS = 1024
 """Prompts from which on the clock falls while they are computed; it is back when they have ended."""
 PRODUCTS = ("gdn_qkvz", "gdn_out", "qkv", "o")
+HYBRID_PART, EXPERTS_PART = "vllm_hybrid", "vllm_experts_in_engine"
+EXPERTS_TP = 8
+"""Whose products of experts are taken."""
+KERNELS = (
+    "Qwen3-Next-80B-A3B, 3 layers with the delta rule and one with attention, TP 1 to 8, states in bf16",
+    (
+        "sigmoid and product of the shared expert's gate: of steps in which nothing else ran meanwhile",
+        "delta_split: one to three kernels, as Inductor chose for this TP",
+    ),
+)
+EXPERTS = (
+    "products of the 512 experts of Qwen3-Next-80B-A3B divided by 8, bf16, 64 columns each",
+    (
+        "up to 256 tokens the shared expert ran meanwhile, on a stream of its own",
+        "experts that were met (active_groups): as many as even routing meets; not counted",
+    ),
+)
+"""What the points are, and what is to be known of them."""
 
 
 class Ran(NamedTuple):
@@ -59,14 +80,20 @@ def main() -> None:
             for tokens, step in engine.get(kind, {}).items():
                 ran = [Ran(measured["names"][name], stream, us) for name, stream, _, us in step["kernels"]]
                 for row in rows_of_step(ran, engine["tp"], int(tokens), step["sm_mhz"], is_decode=kind == "decode"):
-                    found[row["op"], row.get("m"), row.get("n"), row.get("heads"), row.get("q_len")].append(row)
+                    place = [row.get(column) for column in ("op", "m", "n", "rows", "heads", "q_len")]
+                    found[tuple(place)].append(row)
     rows = [merged(same) for same in found.values()]
-    facts = provenance(measured)
+    for part, points, cautions in ((HYBRID_PART, *KERNELS), (EXPERTS_PART, *EXPERTS)):
+        write(part, [row for row in rows if row["run"] == part], provenance(measured, part, points, cautions))
+
+
+def write(part: str, rows: list[Row], facts: dict[str, Any]) -> None:
+    target = TARGETS / f"{part}.parquet"
     with TemporaryDirectory() as made:
         write_table(Path(made), rows, facts)
-        TARGET.write_bytes((Path(made) / TABLE_FILE).read_bytes())
-        TARGET.with_suffix(".provenance.json").write_bytes((Path(made) / PROVENANCE_FILE).read_bytes())
-    print(f"{len(rows)} rows written to {TARGET}")
+        target.write_bytes((Path(made) / TABLE_FILE).read_bytes())
+        target.with_suffix(".provenance.json").write_bytes((Path(made) / PROVENANCE_FILE).read_bytes())
+    print(f"{len(rows)} rows written to {target}")
 
 
 def rows_of_step(ran: list[Ran], tp: int, tokens: int, sm_mhz: int, *, is_decode: bool) -> Iterator[Row]:
@@ -82,6 +109,9 @@ def rows_of_step(ran: list[Ran], tp: int, tokens: int, sm_mhz: int, *, is_decode
     for name, kernel in kernels.items():
         if is_taken(kernel) and name not in together:
             yield row_of(kernel, f"{MODEL}/{name}/tp{tp}", median(times[name]), len(times[name]), sm_mhz)
+    if tp == EXPERTS_TP:
+        for name in ("moe_gate_up", "moe_down"):
+            yield row_of(kernels[name], f"{MODEL}/{name}/tp{tp}", median(times[name]), len(times[name]), sm_mhz)
 
 
 def clock_of_products(times_us: dict[str, float], kernels: dict[str, Kernel]) -> int:
@@ -125,6 +155,8 @@ def times_of_layer(layer: list[Ran], *, is_decode: bool) -> dict[str, float]:
                 times["gated_head_norm"] += kernel.time_us
             elif kernel.name.startswith("triton_poi") and "sigmoid" in kernel.name:
                 times["output_gate"] += kernel.time_us
+    gate_up, down = (kernel.time_us for kernel in layer[after:] if kernel.name == "fused_moe_kernel")
+    times |= {"moe_gate_up": gate_up, "moe_down": down}
     for kernel in layer[after:]:
         if "sigmoid_kernel" in kernel.name:
             times["shared_gate_sigmoid"] += kernel.time_us
@@ -175,6 +207,7 @@ def operators(tp: int, tokens: int, *, is_decode: bool) -> dict[str, Kernel]:
     listed = [
         *token_operators(*parallel, tokens=tokens, hybrid_kernels="compiled"),
         *attention_operators(*parallel, batch, hybrid_kernels="compiled"),
+        *expert_operators(*parallel, tokens=tokens, group_tokens=tokens, is_decode=is_decode, moe_kernels="vllm"),
     ]
     return {each.name: each.kernel for each in listed if isinstance(each.kernel, Kernel)}
 
@@ -188,14 +221,19 @@ def row_of(kernel: Kernel, tag: str, time_us: float, layers: int, sm_mhz: int) -
         operation, source, d = kernel.operations[0], "vllm/chunk_gated_delta_rule", kernel.head_dim
         (tokens,) = kernel.new_tokens.tolist()
         heads = {"heads": kernel.value_heads, "kv_heads": kernel.key_heads, "d_qk": d, "d_v": d}
-        shape = {"batch": 1, "q_len": tokens, **heads, "queries": str(tokens)}
+        shape, part = {"batch": 1, "q_len": tokens, **heads, "queries": str(tokens)}, HYBRID_PART
+    elif isinstance(kernel, GroupedGemm):
+        operation, source, part = "grouped_gemm_gathered", ENGINE_KERNEL, EXPERTS_PART
+        shape = {"rows": round(kernel.rows), "n": kernel.n, "k": kernel.k, "groups": kernel.groups}
+        shape |= {"active_groups": round(kernel.active_groups), "distribution": UNIFORM}
     else:
         assert isinstance(kernel, Elementwise)
         operation, source, shape = kernel.name, f"vllm/{kernel.name}", {"m": kernel.rows, "n": kernel.cols}
+        part = HYBRID_PART
     return {
         **{"op": operation, "kernel": source, "dtype": "bf16", "tag": tag, **shape},
         **{"cold_us": time_us, "graph_us": time_us, "samples": layers, "bytes": kernel.cost(PRECISION).moved_bytes},
-        **{"rotated_us": time_us, "rotated_clock_mhz": float(sm_mhz), "run": "engine"},
+        **{"rotated_us": time_us, "rotated_clock_mhz": float(sm_mhz), "run": part},
     }
 
 
@@ -206,11 +244,11 @@ def merged(rows: list[Row]) -> Row:
     return rows[0] | times | {"samples": sum(row["samples"] for row in rows)}
 
 
-def provenance(measured: dict[str, Any]) -> dict[str, Any]:
+def provenance(measured: dict[str, Any], run: str, points: str, cautions: Sequence[str]) -> dict[str, Any]:
     return {
         "gpu": "h200",
         "runs": {
-            "engine": {
+            run: {
                 "environment": {"device": measured["gpu"], "driver": measured["driver"], **measured["versions"]},
                 "timing": {
                     "graph_us": "torch's profiler in single steps of the running engine: medians over steps, layers "
@@ -222,12 +260,11 @@ def provenance(measured: dict[str, Any]) -> dict[str, Any]:
         "cautions": [
             "each step began on an idle GPU. Clocks (rotated_clock_mhz): read after the step for decodes and prompts "
             "below 1,024 tokens; of longer ones, whose products lower it, the one at which the table has their times",
-            "sigmoid and product of the shared expert's gate: of steps in which nothing else ran meanwhile",
             "one rank's part of each TP, without collectives",
-            "delta_split: one to three kernels, as Inductor chose for this TP",
+            *cautions,
         ],
-        "points": "Qwen3-Next-80B-A3B, 3 layers with the delta rule and one with attention, TP 1 to 8, states in bf16: "
-        "decodes of 1 to 256 requests, prompts of 64 to 16,384 tokens (tests/data/engine/vllm-h200-layers.json.gz)",
+        "points": f"{points}: decodes of 1 to 256 requests, prompts of 64 to 16,384 tokens "
+        "(tests/data/engine/vllm-h200-layers.json.gz)",
     }
 
 

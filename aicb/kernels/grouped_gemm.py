@@ -56,7 +56,7 @@ ENGINE_TOKENS = (*GATHERED_TOKENS[:-1], 6144, 8192, 12288, 16384)
 """Tokens of batches of an engine's kernel, whose tiles depend on them."""
 UNIFORM = "multinomial"
 """Distribution of the times of an engine's kernel: every token draws its experts with equal chance."""
-SITE_RUNS = ("vllm_experts_sliced", "vllm_experts_h100")
+SITE_RUNS = ("vllm_experts_sliced", "vllm_experts_h100", "vllm_experts_in_engine")
 """Runs of more widths of the engine's kernel, and of an H100, each site a surface of its own: vLLM ships tiles for some
 sites and takes a rule of thumb for others, which would bend a common one."""
 SHARED_EXPERTS = (8, 128, 512)
