@@ -32,6 +32,7 @@ from aicb.experts.load import ExpertLoad, UniformLoad
 from aicb.experts.popularity import RankPopularity
 from aicb.experts.profile import RankLoad, load_profile
 from aicb.iteration.attention import AttentionPricing
+from aicb.iteration.graph_sizes import capture_sizes, most_captured
 from aicb.iteration.host import GraphMode, HostModel
 from aicb.iteration.launches import Launches, count_launches
 from aicb.iteration.layer_schedule import LayerParts, Piece, PricedPieces, divide, piece_of
@@ -40,7 +41,7 @@ from aicb.iteration.pricing import PHASES, PS_PER_US, IterationCost, Pricing, pr
 from aicb.iteration.speculative import Drafting, SpeculativeCost, first_inputs, later
 from aicb.iteration.stage import EXPERTS, GroupKey, NameTable, StagePricer, stage_rules
 from aicb.measurements.gpu import Gpu
-from aicb.model.architecture import GroupedQueryAttention, Model, MoeFfn, stage_range
+from aicb.model.architecture import Model, MoeFfn, stage_range
 from aicb.model.partition import MoeLayout, Partition
 from aicb.model.precision import Precision
 from aicb.operators.batch import Batch, RankBatches
@@ -61,33 +62,6 @@ COUNTED_TOKENS = 1024
 """Of the prompt whose launches are counted; their number hardly follows its length."""
 
 __all__ = ["PHASES", "IterationCost", "IterationModel", "capture_sizes", "select_estimator"]
-
-
-def capture_sizes(
-    max_seqs: int, max_batched_tokens: int = 8192, queries: int = 1, most: int | None = None
-) -> list[int]:
-    """Token counts for which vLLM 0.24 captures CUDA graphs, with ``queries`` tokens per decode (drafts and one).
-
-    1, 2, 4, 8…248 by 8, 256… by 16, up to ``most`` or, without one, min(512, 2·max_seqs·queries), within
-    max_batched_tokens, where speculative decoding rounds each up to a multiple of its tokens per decode
-    (``vllm/config/vllm.py``: ``_set_cudagraph_sizes``; ``vllm/config/compilation.py``:
-    ``adjust_cudagraph_sizes_for_spec_decode``).
-    """
-    largest = min(most or min(512, 2 * max_seqs * queries), max_batched_tokens)
-    listed = [size for size in (1, 2, 4, *range(8, 256, 8), *range(256, largest + 1, 16)) if size <= largest]
-    return sorted({rounded for size in listed if (rounded := -(-size // queries) * queries) <= largest})
-
-
-MOST_CAPTURED_WITH_SINKS = 1024
-"""Tokens of the largest graph of gpt-oss, the only model with attention sinks here
-(``vllm/model_executor/models/config.py``: ``GptOssForCausalLMConfig``)."""
-
-
-def _most_captured(model: Model) -> int | None:
-    has_sinks = any(
-        isinstance(kind.attention, GroupedQueryAttention) and kind.attention.has_sinks for kind in model.kinds
-    )
-    return MOST_CAPTURED_WITH_SINKS if has_sinks else None
 
 
 class ExpertsInTime(Protocol):
@@ -182,7 +156,7 @@ class IterationModel:
         apart = self._has_shared_expert_apart()
         self.moe_kernels = moe_kernels_of(moe_kernels, model, partition, precision, is_apart=apart)
         self.expert_load, self._seed = expert_load or UniformLoad(), seed
-        listed = capture_sizes(max_seqs, max_batched_tokens, queries, _most_captured(model))
+        listed = capture_sizes(max_seqs, max_batched_tokens, queries, most_captured(model))
         if graph_sizes is not None:
             listed = [size * queries for size in graph_sizes]
         self._sizes, self._graph_sizes = listed if cuda_graphs else [], graph_sizes
@@ -276,8 +250,7 @@ class IterationModel:
 
     def _is_apart(self, tokens: int) -> bool:
         """Whether the shared expert of so many tokens of a rank runs on a stream of its own."""
-        is_asked = self.overlap.shared_expert_stream and tokens <= (self.overlap.shared_expert_tokens or tokens)
-        return is_asked and self._has_shared_expert
+        return self._has_shared_expert and self.overlap.has_second_stream(tokens)
 
     def _group_operators(self, key: GroupKey, stage: int) -> list[Operator]:
         """Operators of a group; without the shared expert where that runs on a stream of its own."""

@@ -57,12 +57,16 @@ class Overlap:
     shared_expert_sm_share: float = 0.0
     """SMs that the second stream keeps from the routed experts, which take 1 / (1 − share) as long; 0 where the block
     scheduler only fills SMs that idle."""
-
     shared_expert_tokens: int | None = None
     """Only where a rank has at most so many tokens, padding included; None: always."""
 
     def __post_init__(self) -> None:
         check_share("Overlap.shared_expert_sm_share", self.shared_expert_sm_share)
+
+    def has_second_stream(self, tokens: int) -> bool:
+        """Whether a shared expert, if there is one, overlaps others where a rank has so many tokens."""
+        most = self.shared_expert_tokens
+        return self.shared_expert_stream and (most is None or tokens <= most)
 
 
 class StreamWork(NamedTuple):

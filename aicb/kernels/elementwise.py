@@ -30,6 +30,14 @@ _SCALE = SCALE_BYTES / SCALE_BLOCK
 """Bytes of fp8 scales per element."""
 _SPARSE_LATENT = SPARSE_FP8_KEY_BYTES / 576
 """Bytes of a latent in the fp8 cache of sparse attention, per element."""
+HYBRID: Mapping[str, float] = {
+    **{"offset_norm": 8.0, "offset_sum_norm": 14.0, "delta_split": 12.0, "delta_join": 4.0, "delta_clear": 2.0},
+    **{"delta_results": 4.0, "delta_norm_sums": 2.0, "delta_gated_norm": 6.0, "delta_prepare": 4.0, "delta_conv": 4.0},
+    **{"delta_decode": 516.0, "gated_head_norm": 4.0, "output_gate": 6.0, "gate_sigmoid": 4.0, "gate_mul": 4.0},
+}
+"""Kernels of vLLM's hybrid models (``aicb.operators.hybrid_kernels``), measured inside an engine only, with bytes as in
+``KERNELS``, small tensors left out. Of a decode [states, channels]: a state of 128 x 128 in bf16 per value head, read
+and written, over the 256 channels that Qwen3-Next has per value head, 512 bytes; each channel and its result, 4."""
 KERNELS: Mapping[str, float | None] = {
     **{"rms_norm": 4.0, "add_rms_norm": 8.0, "head_norm": 4.0, "rope": 4.0, "quant": 3.0 + _SCALE, "silu_mul": 6.0},
     **{"silu_mul_quant": 5.0 + _SCALE, "topk": 4.0, "permute": 4.0, "unpermute": 4.0, "kv_write": 4.0},
@@ -39,9 +47,7 @@ KERNELS: Mapping[str, float | None] = {
     **{"latent_gather_fp8": 3.0, "latent_gather_sparse_fp8": 2.0 + _SPARSE_LATENT, "moe_align": 4.0},
     **{"group_quant": 3.0 + _SCALE, "rope_latent": 4.0, "silu_and_mul": 6.0, "moe_sum": 2.0, "expert_copy": 4.0},
     "topk_softmax": 2.0,
-    **{"offset_norm": 8.0, "offset_sum_norm": 14.0, "delta_split": 12.0, "delta_join": 4.0, "delta_clear": 2.0},
-    **{"delta_results": 4.0, "delta_norm_sums": 2.0, "delta_gated_norm": 6.0, "delta_prepare": 4.0, "delta_conv": 4.0},
-    **{"delta_decode": 516.0, "gated_head_norm": 4.0, "output_gate": 6.0, "gate_sigmoid": 4.0, "gate_mul": 4.0},
+    **HYBRID,
     **{"gating": None, "assemble_k": None, "state_copy": None, "layer_norm": None},
 }
 """Names, and bytes read and written per element of [m, n] where these follow from the name; ``None``: never measured.
@@ -51,15 +57,7 @@ their bytes themselves.
 """
 STATED_BY_SHAPE = frozenset({"rms_norm", "quant", "silu_mul_quant", "topk"})
 """Kernels that a table of operators may state by [m, n] alone."""
-HYBRID = frozenset(
-    {
-        *("offset_norm", "offset_sum_norm", "delta_split", "delta_join", "delta_clear", "delta_results"),
-        *("delta_norm_sums", "delta_gated_norm", "delta_prepare", "delta_conv", "delta_decode"),
-        *("gated_head_norm", "output_gate", "gate_sigmoid", "gate_mul"),
-    }
-)
-"""Kernels of vLLM's hybrid models (``aicb.operators.hybrid_kernels``), measured inside an engine only."""
-ESTIMATED = HYBRID | {"moe_sum", "expert_copy"}
+ESTIMATED = frozenset({*HYBRID, "moe_sum", "expert_copy"})
 """Kernels of vLLM for which bytes are a poor measure (``aicb.operators.hybrid_kernels``, ``moe_kernels``): their times
 are flagged where a table does not have them."""
 ENVELOPE_ERROR = 0.25

@@ -18,9 +18,11 @@ import numpy as np
 
 from aicb.estimators.estimator import Estimator
 from aicb.estimators.selection import select_estimator
+from aicb.kernels.gated_delta import GatedDeltaDecode
 from aicb.kernels.kernel import Kernel
 from aicb.measurements.clock import clocked_share
 from aicb.measurements.gpu import get_gpu
+from aicb.model.architecture import GatedDeltaNet
 from aicb.model.catalog import load_model
 from aicb.model.partition import Partition
 from aicb.model.precision import Precision
@@ -31,6 +33,7 @@ from tests.validation.engine_figures import read_measurement
 H100, CLOCK_MHZ = get_gpu("h100"), 1980.0
 FP32_STATE = Precision(state="fp32")
 MODEL = load_model("qwen3-next-80b-a3b")
+DELTA = next(kind.attention for kind in MODEL.kinds if isinstance(kind.attention, GatedDeltaNet))
 OPERATORS = {
     "delta_prepare": ("gdn_prepare",),
     "delta_conv": ("gdn_conv",),
@@ -80,6 +83,12 @@ def compare_pieces() -> Iterator[tuple[str, int, int, float, float]]:
         }
         for step, time_us in measured.items():
             yield step, tokens, tp, time_us, priced_us(tuple(step.split()), tokens, tp)
+
+
+def other_decode_us(requests: int, tp: int) -> float:
+    """Of the kernel of flash-linear-attention, which the H200's table has, at the reference clock."""
+    kernel = GatedDeltaDecode(requests, DELTA.key_heads // tp, DELTA.value_heads // tp, DELTA.head_dim)
+    return _estimator().price(kernel).time_us
 
 
 def measurement() -> dict[str, Any]:

@@ -55,6 +55,7 @@ ENGINE_KERNELS = {
     "moe_kernels": "vllm",
 }
 """What vLLM 0.24 runs."""
+ENGINE_OVERLAP = Overlap(shared_expert_stream=True, shared_expert_tokens=256)
 
 KERNELS = {
     "add_norm": "fused_add_rms_norm",
@@ -354,7 +355,7 @@ def iteration_model(name: str, layers: slice | None = None) -> IterationModel:
         estimator=_estimator(weights),
         host=replace(HostModel(), gap_us=0.0),
         experts_kernel="triton" if weights == "fp8" else "deep_gemm",
-        overlap=Overlap(shared_expert_stream=True, shared_expert_tokens=256),
+        overlap=ENGINE_OVERLAP,
         **ENGINE_KERNELS,  # type: ignore[arg-type]
     )
 

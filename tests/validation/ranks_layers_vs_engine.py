@@ -13,19 +13,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from functools import lru_cache
-from typing import Any
 
 from aicb.iteration.host import HostModel
 from aicb.iteration.model import IterationModel
-from aicb.iteration.overlap import Overlap
 from aicb.measurements.gpu import get_gpu
 from aicb.model.catalog import load_model
 from aicb.model.partition import Partition
 from aicb.model.precision import Precision
 from aicb.operators.batch import Batch
-from tests.validation.engine_figures import Comparison, read_measurement
-from tests.validation.layers_vs_engine import ENGINE_KERNELS
+from tests.validation.engine_figures import Comparison
+from tests.validation.engine_steps import engine
+from tests.validation.layers_vs_engine import ENGINE_KERNELS, ENGINE_OVERLAP
 
 CONTEXT = 520
 LAYERS = {"qwen3-next-80b-a3b": slice(4, 8), "deepseek-v3": slice(3, 4), "glm-4.5-air": slice(1, 2)}
@@ -39,15 +37,15 @@ ENGINES = tuple(
 )
 
 
-def compare(engine: str) -> Iterator[Comparison]:
+def compare(name: str) -> Iterator[Comparison]:
     """Decodes of 1 to 256 requests."""
-    ran, names = measurement()["engines"][engine], measurement()["names"]
-    with_layers, without = _models(ran["model"], ran["tp"])
-    for requests, step in ran["decode"].items():
-        norms = [start_us for name, _, start_us, _ in step["kernels"] if _begins_layer(names[name])]
-        measured_us = sum(norms[end] - norms[begin] for begin, end in COMPARED[ran["model"]])
-        batch = [Batch.decode([CONTEXT] * int(requests))]
-        priced_ps = with_layers.price_device(batch).compute_ps - without.price_device(batch).compute_ps
+    ran = engine(name)
+    twice, once = _models(ran.model, ran.tp)
+    for requests, kernels in ran.decodes.items():
+        norms_us = [kernel.start_us for kernel in kernels if _begins_layer(kernel.name)]
+        measured_us = sum(norms_us[end] - norms_us[begin] for begin, end in COMPARED[ran.model])
+        batch = [Batch.decode([CONTEXT] * requests)]
+        priced_ps = twice.price_device(batch).compute_ps - once.price_device(batch).compute_ps
         yield Comparison(f"{requests} requests", measured_us / 1e3, priced_ps / 1e9)
 
 
@@ -70,25 +68,20 @@ def _models(name: str, tp: int) -> tuple[IterationModel, IterationModel]:
             get_gpu("h200"),
             host=replace(HostModel(), gap_us=0.0),
             experts_kernel="triton" if weights == "fp8" else "deep_gemm",
-            overlap=Overlap(shared_expert_stream=True, shared_expert_tokens=256),
+            overlap=ENGINE_OVERLAP,
             **ENGINE_KERNELS,  # type: ignore[arg-type]
         )
         for pattern in (layers * 2, layers)
     )
-    with_layers, without = made
-    return with_layers, without
-
-
-@lru_cache
-def measurement() -> dict[str, Any]:
-    return read_measurement("vllm-h200-layers")
+    twice, once = made
+    return twice, once
 
 
 def main() -> None:
-    for engine in ENGINES:
-        for row in compare(engine):
+    for name in ENGINES:
+        for row in compare(name):
             times = f"measured {row.measured_ms * 1e3:7.1f} us  simulated {row.simulated_ms * 1e3:7.1f} us"
-            print(f"{engine:24s} {row.name:14s} {times}  {row.error:+.1%}")
+            print(f"{name:24s} {row.name:14s} {times}  {row.error:+.1%}")
 
 
 if __name__ == "__main__":

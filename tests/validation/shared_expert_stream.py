@@ -13,9 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import lru_cache
 from statistics import median
-from typing import Any, NamedTuple
 
 from aicb.iteration.overlap import SHARED_EXPERT_OPERATORS, StreamWork, bound_ps, side_by_side_ps
 from aicb.measurements.gpu import get_gpu
@@ -24,24 +22,15 @@ from aicb.model.partition import Partition
 from aicb.model.precision import Precision
 from aicb.operators.lists import expert_operators, token_operators
 from aicb.operators.operator import Operator
-from tests.validation.engine_figures import read_measurement
+from tests.validation.engine_steps import Engine, Ran, engine
 
 H200, PS_PER_US = get_gpu("h200"), 1e6
 ENGINES = {"qwen3-next-80b-a3b-tp2": "bf16", "deepseek-v3-tp1": "fp8"}
 """Those that were run both ways, with the format of their weights."""
 
 
-class Ran(NamedTuple):
-    """A kernel of a step."""
-
-    name: str
-    stream: int
-    start_us: float
-    time_us: float
-
-
 @dataclass(frozen=True)
-class Beside:
+class Together:
     """Medians over the layers of a step, in us."""
 
     engine: str
@@ -72,26 +61,25 @@ class Beside:
         return added_us / (self.shared_us - self.shared_bound_us)
 
 
-def compare() -> Iterator[Beside]:
-    for engine, weights in ENGINES.items():
-        for requests in measurement()["engines"][engine]["decode"]:
-            beside, apart = (list(_layers(name, requests)) for name in (engine, f"{engine}-one-stream"))
+def compare() -> Iterator[Together]:
+    for name, weights in ENGINES.items():
+        ran, alone = engine(name), engine(f"{name}-one-stream")
+        for requests in ran.decodes:
+            together, apart = (list(_layers(each.decodes[requests])) for each in (ran, alone))
             shared = [sum(kernel.time_us for kernel in _shared(layer)) for layer in apart]
             others = [sum(kernel.time_us for kernel in layer) - own for layer, own in zip(apart, shared, strict=True)]
-            bounds = _bounds_us(engine, weights, int(requests))
-            yield Beside(engine, int(requests), median(map(_span_us, beside)), median(others), median(shared), *bounds)
+            bounds = _bounds_us(ran, weights, requests)
+            yield Together(name, requests, median(map(_span_us, together)), median(others), median(shared), *bounds)
 
 
 def _span_us(layer: list[Ran]) -> float:
     return max(kernel.start_us + kernel.time_us for kernel in layer) - layer[0].start_us
 
 
-def _layers(engine: str, requests: str) -> Iterator[list[Ran]]:
+def _layers(kernels: list[Ran]) -> Iterator[list[Ran]]:
     """What each layer with experts runs between the norm after attention and the next norm."""
-    names, step = measurement()["names"], measurement()["engines"][engine]["decode"][requests]
     layer: list[Ran] | None = None
-    for name, *rest in step["kernels"]:
-        kernel = Ran(names[name], *rest)
+    for kernel in kernels:
         if "moe_forward_shared" in kernel.name:
             layer = []
         elif layer is not None and kernel.name.startswith("triton_red"):
@@ -108,11 +96,9 @@ def _shared(layer: list[Ran]) -> list[Ran]:
     return layer[1:chosen]
 
 
-def _bounds_us(engine: str, weights: str, requests: int) -> tuple[float, float]:
+def _bounds_us(ran: Engine, weights: str, requests: int) -> tuple[float, float]:
     """Rooflines of the routed experts and of the shared one."""
-    ran = measurement()["engines"][engine]
-    model = load_model(ran["model"])
-    parallel = (model, Partition(tp=ran["tp"]), Precision(weights))  # type: ignore[arg-type]
+    parallel = (load_model(ran.model), Partition(tp=ran.tp), Precision(weights))  # type: ignore[arg-type]
     experts = expert_operators(*parallel, tokens=requests, group_tokens=requests, is_decode=True)
     tokens = token_operators(*parallel, tokens=requests)
     shared = [each for each in tokens if each.name in SHARED_EXPERT_OPERATORS]
@@ -123,11 +109,6 @@ def _bound_us(operators: list[Operator]) -> float:
     """Of one layer."""
     layers = max(each.count for each in operators)
     return bound_ps(operators, H200) / layers / PS_PER_US
-
-
-@lru_cache
-def measurement() -> dict[str, Any]:
-    return read_measurement("vllm-h200-layers")
 
 
 def main() -> None:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from aicb.kernels.elementwise import ENVELOPE_ERROR
-from tests.validation.hybrid_kernels import MANY, OPERATORS, compare, compare_pieces, measurement
+from tests.validation.hybrid_kernels import MANY, OPERATORS, compare, compare_pieces, measurement, other_decode_us
 
 STEPS = (
     "gdn_clear",
@@ -19,6 +19,8 @@ STEPS = (
     "post_attention_norm",
 )
 TP = (1, 2, 4, 8)
+LONG = (96, 8)
+"""Decodes and TP that are priced longer than measured, by 0.04 us of 22."""
 STEP_MISSES = {
     *(("gdn_clear", tp) for tp in TP),
     *(("gdn_norm_sums gdn_gated_norm", tp) for tp in TP),
@@ -66,15 +68,17 @@ def test_compiled_steps_take_what_their_bytes_take(step: str, tp: int) -> None:
 
 
 def test_decodes_with_fp32_states_take_what_bf16_states_of_as_many_bytes_take() -> None:
-    """From 512 states of a head on within 18 %; fewer take as long, or up to 3.3 us more."""
+    """From 512 states of a head on within 18 %, where the kernel of flash-linear-attention takes 25 to 46 % more. Fewer
+    take up to 3.3 us more than priced."""
     of_many = []
     for operation, _, requests, tp, measured_us, priced_us in compare():
         if operation != "gdn_decode_packed":
             continue
         if requests * 32 // tp >= 512:
             of_many.append(priced_us / measured_us)
+            assert 1.25 < other_decode_us(requests, tp) / measured_us < 1.5, (requests, tp)
         else:
-            assert -0.1 < measured_us - priced_us < 3.5, (requests, tp)
+            assert (0.0 < measured_us - priced_us < 3.5) != ((requests, tp) == LONG), (requests, tp)
     assert max(abs(ratio - 1.0) for ratio in of_many) <= 0.18
 
 

@@ -70,7 +70,7 @@ LAYER_MISSES = {
 """8, 10, 13 and 8 % slow: layers are priced at the reference clock of 1,600 MHz, and this load leaves GPUs above it;
 whole decodes are compared at their clock. The router of DeepSeek has a kernel of its own (3 us instead of 8)."""
 DECODE_LIMITS = {"qwen3-8b": 0.03, "qwen3-30b-a3b": 0.03, "deepseek-v3-l8": 0.03, "qwen3-next-80b-l8": LIMIT}
-"""1 and 3 % fast; 1.5 and 4.3 % slow: the engine's shared experts run beside others, and slow them down."""
+"""All 1 to 3 % fast."""
 EVERY = [(*layer, batch) for batch in BATCHES for layer in LAYERS]
 
 

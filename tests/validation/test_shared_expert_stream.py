@@ -7,7 +7,7 @@ from statistics import median
 import pytest
 
 from aicb.iteration.overlap import INTERFERENCE
-from tests.validation.shared_expert_stream import Beside, compare
+from tests.validation.shared_expert_stream import Together, compare
 
 SINGLE = {"qwen3-next-80b-a3b-tp2", "deepseek-v3-tp1"}
 """Of one request both engines' layers take longer than simulated, by 16 and 4 %."""
@@ -15,7 +15,7 @@ ROWS = list(compare())
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: f"{row.engine}-{row.requests}")
-def test_a_layer_takes_what_its_streams_make_of_its_kernels(row: Beside) -> None:
+def test_a_layer_takes_what_its_streams_make_of_its_kernels(row: Together) -> None:
     error = row.simulated_us / row.measured_us - 1.0
     assert (abs(error) <= 0.02) != (row.requests == 1 and row.engine in SINGLE), f"{error:+.1%}"
 

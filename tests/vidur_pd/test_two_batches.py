@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from aicb import Batch
-from aicb.iteration.model import capture_sizes
+from aicb.iteration.graph_sizes import capture_sizes
 from boundary.errors import InputError
 from tests.integration.small_runs import config, pool, simulate
 from vidur_pd.execution.iteration.passes import Halves

@@ -9,8 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from aicb.estimators.interpolation import InterpolationEstimator
+from aicb.iteration.graph_sizes import capture_sizes
 from aicb.iteration.host import HostModel, load_host
-from aicb.iteration.model import PHASES, IterationModel, capture_sizes
+from aicb.iteration.model import PHASES, IterationModel
 from aicb.kernels.grouped_gemm import ENGINE_KERNEL, GroupedGemm
 from aicb.measurements.gpu import get_gpu
 from aicb.measurements.table import KernelTable

@@ -1,0 +1,32 @@
+"""Token counts for which an engine captures CUDA graphs."""
+
+from __future__ import annotations
+
+from aicb.model.architecture import GroupedQueryAttention, Model
+
+MOST_CAPTURED_WITH_SINKS = 1024
+"""Tokens of the largest graph of gpt-oss, the only model with attention sinks here
+(``vllm/model_executor/models/config.py``: ``GptOssForCausalLMConfig``)."""
+
+
+def capture_sizes(
+    max_seqs: int, max_batched_tokens: int = 8192, queries: int = 1, most: int | None = None
+) -> list[int]:
+    """Token counts for which vLLM 0.24 captures CUDA graphs, with ``queries`` tokens per decode (drafts and one).
+
+    1, 2, 4, 8…248 by 8, 256… by 16, up to ``most`` or, without one, min(512, 2·max_seqs·queries), within
+    max_batched_tokens, where speculative decoding rounds each up to a multiple of its tokens per decode
+    (``vllm/config/vllm.py``: ``_set_cudagraph_sizes``; ``vllm/config/compilation.py``:
+    ``adjust_cudagraph_sizes_for_spec_decode``).
+    """
+    largest = min(most or min(512, 2 * max_seqs * queries), max_batched_tokens)
+    listed = [size for size in (1, 2, 4, *range(8, 256, 8), *range(256, largest + 1, 16)) if size <= largest]
+    return sorted({rounded for size in listed if (rounded := -(-size // queries) * queries) <= largest})
+
+
+def most_captured(model: Model) -> int | None:
+    """Tokens of the largest graph where the model decides it."""
+    has_sinks = any(
+        isinstance(kind.attention, GroupedQueryAttention) and kind.attention.has_sinks for kind in model.kinds
+    )
+    return MOST_CAPTURED_WITH_SINKS if has_sinks else None
