@@ -65,13 +65,17 @@ SHARED_FP8 = ("tp2-ep2-minimax-m2-l12", "dp2-ep2-qwen3-30b-a3b-fp8-l20")
 ``virtual-machine`` is the median."""
 ON_H200 = ("h200-tp2-qwen3-next", "h200-tp2-qwen3-30b-a3b", "h200-dp2-ep2-qwen3-30b-a3b")
 """Whole models on two H200s, likewise, with the time of a launch in each phase."""
+WITH_FLASHINFER = ("h200-tp2-qwen3-8b", "h200-tp2-glm-4.5-air", "h200-tp2-mixtral-8x7b", "h200-tp1-qwen3-30b-a3b")
+"""The same with FlashInfer, whose kernel reduces among two ranks and normalises at once; contexts of 16,000 tokens, and
+in the first and the last prefix caching. The last is on one GPU."""
+IN_PHASES = (*ON_H200, *WITH_FLASHINFER)
 HOST = "xeon-vm-32-h100"
 """Of one worker on a machine of the same kind, stamped inside."""
 OWN = "own"
 """Of the engine that is compared with."""
 THEN = "then"
 """The same, as fast as the engine launched in the median of the phase that is compared."""
-RUNS = ("serve_prefix", "serve_burst")
+RUNS = ("serve_prefix", "serve_burst", "serve_long")
 LATER_RUNS = ("serve_2.0", "serve_6.0")
 H200_RUNS = (*LATER_RUNS, "serve_12.0")
 BLOCK_TOKENS = 16
@@ -85,7 +89,7 @@ TOGETHER_OUTPUTS, TOGETHER_STEPS = 40, 12
 
 
 def measurement(server: str) -> dict[str, Any]:
-    return read_measurement(f"vllm-{'' if server in ON_H200 else 'h100-'}{server}")
+    return read_measurement(f"vllm-{'' if server in IN_PHASES else 'h100-'}{server}")
 
 
 def compare_prompts(server: str, host: str | None = None) -> list[Comparison]:
@@ -163,7 +167,7 @@ def _configuration(server: str, trace: Path) -> dict[str, Any]:
     blocks, block_tokens = found["kv_blocks"]
     return {
         "model": found["args"]["model"],
-        "hardware": "h200" if server in ON_H200 else "h100",
+        "hardware": "h200" if server in IN_PHASES else "h100",
         "workload": {"kind": "trace", "path": str(trace), "hash_block_tokens": 16},
         "cluster": {
             "topology": {"kind": "rail_optimized", "gpus_per_node": 2},
@@ -194,7 +198,7 @@ def compare(server: str, host: str | None = None) -> list[Comparison]:
 
 
 def launch_us(server: str, phase: str) -> float:
-    """A launch of eager prompts during a phase of one of `LATER` or `ON_H200`: of a worker in the mean, over those
+    """A launch of eager prompts during a phase of one of `LATER` or `IN_PHASES`: of a worker in the mean, over those
     counted."""
     found = measurement(server)
     if "launches" in found:
@@ -213,9 +217,9 @@ def launch_us(server: str, phase: str) -> float:
 
 
 def main() -> int:
-    for server in (*SERVERS, HYBRID, *STAMPED, *SHARED_FP8, *ON_H200):
-        has_own = server in (*STAMPED, *SHARED_FP8, *ON_H200)
-        hosts = (None, HOST, *((OWN,) if has_own else ()), *((MEDIAN_HOST, THEN) if server in ON_H200 else ()))
+    for server in (*SERVERS, HYBRID, *STAMPED, *SHARED_FP8, *IN_PHASES):
+        has_own = server in (*STAMPED, *SHARED_FP8, *IN_PHASES)
+        hosts = (None, HOST, *((OWN,) if has_own else ()), *((MEDIAN_HOST, THEN) if server in IN_PHASES else ()))
         for row, *others in zip(*(compare(server, host) for host in hosts), strict=True):
             times = f"measured {row.measured_ms:9.2f} ms  simulated {row.simulated_ms:9.2f} ms"
             named = "  ".join(f"{host} {other.error:+6.1%}" for host, other in zip(hosts[1:], others, strict=True))
