@@ -23,6 +23,7 @@ from aicb.operators.gqa import GqaKernel
 from aicb.operators.hybrid_kernels import HybridKernels
 from aicb.operators.mla import MlaKernel, RopeKernel
 from aicb.operators.moe_kernels import MoeKernels
+from aicb.operators.norm_kernel import NormKernel
 from aicb.operators.operator import Communication, Operator
 from aicb.operators.quantisation import QuantKernel
 
@@ -38,6 +39,7 @@ class EngineKernels(TypedDict):
     dense_kernel: DenseKernel
     rope_kernel: RopeKernel
     hybrid_kernels: HybridKernels
+    norm_kernel: NormKernel
 
 
 @dataclass(frozen=True, slots=True)

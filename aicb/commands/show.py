@@ -29,6 +29,7 @@ from aicb.operators.lists import iteration_operators
 from aicb.operators.memory import GPU_MEMORY_UTILIZATION, InstanceMemory, instance_memory, weight_bytes
 from aicb.operators.mla import check_mla_kernel, check_rope_kernel
 from aicb.operators.moe_kernels import check_moe_kernels, moe_kernels_of
+from aicb.operators.norm_kernel import check_norm_kernel
 from aicb.operators.operator import Communication, Operator
 from aicb.operators.quantisation import check_quant_kernel
 from boundary.errors import InputError
@@ -128,6 +129,7 @@ def show(
     dense_kernel: Annotated[str, typer.Option(help="Of other fp8 products: deep_gemm or flashinfer.")] = "deep_gemm",
     rope_kernel: Annotated[str, typer.Option(help="Of RoPE of latents: in_place or compiled.")] = "in_place",
     hybrid_kernels: Annotated[str, typer.Option(help="Around gated delta rules: fused or compiled.")] = "fused",
+    norm_kernel: Annotated[str, typer.Option(help="After all-reduces: apart or flashinfer.")] = "apart",
     moe_kernels: Annotated[str, typer.Option(help="Around experts' products: generic, sglang or vllm.")] = "generic",
     as_json: AsJson = False,
 ) -> None:
@@ -137,7 +139,8 @@ def show(
     the number of layers that repeat an operator. With --gpu, the compute time of the iteration is added: all ranks
     have this batch, the slowest is priced, collectives are not. So is the time of each kernel alone, at the reference
     clock of the GPU, with what it is taken from. Which kernels an engine runs is stated by --experts-kernel,
-    --mla-kernel, --gqa-kernel, --quant-kernel, --dense-kernel, --rope-kernel, --hybrid-kernels and --moe-kernels.
+    --mla-kernel, --gqa-kernel, --quant-kernel, --dense-kernel, --rope-kernel, --hybrid-kernels, --norm-kernel and
+    --moe-kernels.
     Without --expert-load, rows are those expected under uniform routing; an iteration is then priced with uniform.
     """
     loaded = load_model(model)
@@ -158,6 +161,7 @@ def show(
         dense_kernel=dense_kernel,
         rope_kernel=rope_kernel,
         hybrid_kernels=hybrid_kernels,
+        norm_kernel=norm_kernel,
         moe_kernels=moe_kernels,
     )
     kernels["moe_kernels"] = moe_kernels_of(
@@ -211,6 +215,7 @@ def _engine_kernels(**kernels: str) -> EngineKernels:
     check_dense_kernel(kernels["dense_kernel"])
     check_rope_kernel(kernels["rope_kernel"])
     check_hybrid_kernels(kernels["hybrid_kernels"])
+    check_norm_kernel(kernels["norm_kernel"])
     check_moe_kernels(kernels["moe_kernels"])
     return cast("EngineKernels", kernels)
 

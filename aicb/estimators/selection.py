@@ -3,8 +3,8 @@
 A table of another origin may hold only some kinds of kernels (``aicb import`` of GEMM times, a profile without
 FlashMLA). These are priced from it; times of the others are transferred from the H200 (`transfer.py`) and flagged.
 On an H100 vLLM's products of experts were measured: they are taken from there at the sites that were, and those of
-mxfp4 experts and of FlashInfer, and scores of experts in fp32, which were measured nowhere else, are transferred to all
-other GPUs.
+mxfp4 experts and of FlashInfer, and scores of experts in fp32, are transferred to all other GPUs, but for scores of
+sizes that the GPU's own table has.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from aicb.kernels.fused_experts import FusedExperts
 from aicb.kernels.grouped_gemm import ExpertSite, GroupedGemm, engine_sites
 from aicb.kernels.kernel import CacheKernel, Kernel
 from aicb.kernels.prefill_attention import PrefillAttention
-from aicb.kernels.router import FewTokensRouter, Fp32Router
+from aicb.kernels.router import FewTokensRouter, Fp32Router, RouterSite, router_sites
 from aicb.measurements.gpu import MEASURED_GPU, Gpu, get_gpu
 from aicb.measurements.table import KernelTable
 from aicb.measurements.timing import Timing
@@ -80,7 +80,8 @@ def _with_experts(main: CoreEstimator, gpu: Gpu, precision: Precision, timing: T
     if gpu.name == EXPERTS_GPU:
         sites = engine_sites(KernelTable.read(FOLDER / EXPERTS_GPU / "experts", EXPERTS_GPU))
         return ExpertsEstimator(main, InterpolationEstimator(origin, precision, timing), sites)
-    return ExpertsEstimator(main, TransferEstimator(gpu, precision, timing, origin))
+    own = router_sites(KernelTable.load(gpu.name)) if isinstance(main, InterpolationEstimator) else frozenset()
+    return ExpertsEstimator(main, TransferEstimator(gpu, precision, timing, origin), own_routers=own)
 
 
 class DividedEstimator(ABC):
@@ -115,14 +116,22 @@ class DividedEstimator(ABC):
 
 class ExpertsEstimator(DividedEstimator):
     """Products of mxfp4 experts, FlashInfer's, those at some sites, and kernels of routers by one estimator, all other
-    kernels by another."""
+    kernels by another, and so are ``own_routers``."""
 
-    def __init__(self, main: CoreEstimator, experts: CoreEstimator, sites: Collection[ExpertSite] = ()):
-        self.main, self._experts, self._sites = main, experts, sites
+    def __init__(
+        self,
+        main: CoreEstimator,
+        experts: CoreEstimator,
+        sites: Collection[ExpertSite] = (),
+        own_routers: Collection[RouterSite] = (),
+    ):
+        self.main, self._experts, self._sites, self._own_routers = main, experts, sites, own_routers
 
     def estimator_of(self, kernel: Kernel) -> CoreEstimator:
+        if isinstance(kernel, Fp32Router | FewTokensRouter):
+            return self.main if kernel.site in self._own_routers else self._experts
         if not isinstance(kernel, GroupedGemm):
-            return self._experts if isinstance(kernel, FusedExperts | Fp32Router | FewTokensRouter) else self.main
+            return self._experts if isinstance(kernel, FusedExperts) else self.main
         return self._experts if kernel.dtype == "mxfp4" or kernel.engine_site in self._sites else self.main
 
 

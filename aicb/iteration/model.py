@@ -54,6 +54,7 @@ from aicb.operators.hybrid_kernels import HybridKernels, check_hybrid_kernels
 from aicb.operators.lists import attention_operators, expert_operators, ffn_counts, head_operators, token_operators
 from aicb.operators.mla import MlaKernel, RopeKernel, check_mla_kernel, check_rope_kernel
 from aicb.operators.moe_kernels import MoeKernels, check_moe_kernels, moe_kernels_of
+from aicb.operators.norm_kernel import NormKernel, check_norm_kernel, normalised_by
 from aicb.operators.operator import Communication, Operator
 from aicb.operators.quantisation import QuantKernel, check_quant_kernel
 from boundary.errors import InputError
@@ -101,6 +102,7 @@ class IterationModel:
         dense_kernel: what it runs for fp8 products outside experts.
         rope_kernel: what it runs for the rotary embedding of latent attention.
         hybrid_kernels: what it runs in models with gated delta rules besides products, attention and experts.
+        norm_kernel: what it runs for norms after all-reduces of tensor-parallel ranks.
         dispatch: how it brings tokens of data-parallel ranks to experts that these share.
 
     Raises:
@@ -135,6 +137,7 @@ class IterationModel:
         dense_kernel: DenseKernel = "deep_gemm",
         rope_kernel: RopeKernel = "in_place",
         hybrid_kernels: HybridKernels = "fused",
+        norm_kernel: NormKernel = "apart",
         dispatch: ExpertDispatch = DEEPEP,
     ):
         gpu.check(precision)
@@ -147,9 +150,10 @@ class IterationModel:
         check_dense_kernel(dense_kernel)
         check_rope_kernel(rope_kernel)
         check_hybrid_kernels(hybrid_kernels)
+        check_norm_kernel(norm_kernel)
         check_moe_kernels(moe_kernels)
         self.experts_kernel = experts_kernel
-        self.rope_kernel, self.hybrid_kernels = rope_kernel, hybrid_kernels
+        self.rope_kernel, self.hybrid_kernels, self.norm_kernel = rope_kernel, hybrid_kernels, norm_kernel
         self.mla_kernel, self.gqa_kernel = mla_kernel, gqa_kernel
         self.quant_kernel, self.dense_kernel, self.dispatch = quant_kernel, dense_kernel, dispatch
         self.host, self.overlap = host or HostModel(), overlap or Overlap()
@@ -499,7 +503,7 @@ class IterationModel:
         listed = token_operators(
             *parallel, tokens=tokens, stage=stage, rope_kernel=self.rope_kernel, hybrid_kernels=self.hybrid_kernels
         )
-        return self._as_run(listed)
+        return normalised_by(self.norm_kernel, self._as_run(listed), self.partition.tp)
 
     def _as_run(self, listed: Iterable[Operator]) -> list[Operator]:
         """Operators outside experts as the engine's kernels run them."""

@@ -38,6 +38,8 @@ HYBRID: Mapping[str, float] = {
 """Kernels of vLLM's hybrid models (``aicb.operators.hybrid_kernels``), measured inside an engine only, with bytes as in
 ``KERNELS``, small tensors left out. Of a decode [states, channels]: a state of 128 x 128 in bf16 per value head, read
 and written, over the 256 channels that Qwen3-Next has per value head, 512 bytes; each channel and its result, 4."""
+IN_ENGINES = frozenset({*HYBRID, "logits_join"})
+"""Measured inside engines only, by no profile."""
 KERNELS: Mapping[str, float | None] = {
     **{"rms_norm": 4.0, "add_rms_norm": 8.0, "head_norm": 4.0, "rope": 4.0, "quant": 3.0 + _SCALE, "silu_mul": 6.0},
     **{"silu_mul_quant": 5.0 + _SCALE, "topk": 4.0, "permute": 4.0, "unpermute": 4.0, "kv_write": 4.0},
@@ -46,7 +48,7 @@ KERNELS: Mapping[str, float | None] = {
     **{"merge_states": 6.0, "index_write": 3.0 + _SCALE, "index_gather": 2.0 + 2 * _SCALE, "latent_gather": 4.0},
     **{"latent_gather_fp8": 3.0, "latent_gather_sparse_fp8": 2.0 + _SPARSE_LATENT, "moe_align": 4.0},
     **{"group_quant": 3.0 + _SCALE, "rope_latent": 4.0, "silu_and_mul": 6.0, "moe_sum": 2.0, "expert_copy": 4.0},
-    "topk_softmax": 2.0,
+    **{"topk_softmax": 2.0, "logits_join": 4.0},
     **HYBRID,
     **{"gating": None, "assemble_k": None, "state_copy": None, "layer_norm": None},
 }
@@ -57,9 +59,9 @@ their bytes themselves.
 """
 STATED_BY_SHAPE = frozenset({"rms_norm", "quant", "silu_mul_quant", "topk"})
 """Kernels that a table of operators may state by [m, n] alone."""
-ESTIMATED = frozenset({*HYBRID, "moe_sum", "expert_copy"})
-"""Kernels of vLLM for which bytes are a poor measure (``aicb.operators.hybrid_kernels``, ``moe_kernels``): their times
-are flagged where a table does not have them."""
+ESTIMATED = frozenset({*HYBRID, "moe_sum", "expert_copy", "logits_join"})
+"""Kernels of vLLM for which bytes are a poor measure (``aicb.operators.hybrid_kernels``, ``moe_kernels``, ``head``):
+their times are flagged where a table does not have them."""
 ENVELOPE_ERROR = 0.25
 """Relative error (68 %) of a kernel priced by its bytes: fused kernels of engines differ by that much from one norm."""
 _REFERENCE_BANDWIDTH_SHARE = 0.6
@@ -117,7 +119,7 @@ class Elementwise(Kernel):
 
     @classmethod
     def profiled_operations(cls) -> tuple[str, ...]:
-        return tuple(name for name, moved in KERNELS.items() if moved is not None and name not in HYBRID)
+        return tuple(name for name, moved in KERNELS.items() if moved is not None and name not in IN_ENGINES)
 
     @property
     def measured_as(self) -> tuple[str, str | None]:

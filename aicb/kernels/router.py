@@ -20,6 +20,7 @@ from aicb.kernels.fitting.surface import ReferenceModel, Surface
 from aicb.kernels.kernel import Kernel, KernelCost, Shape, SurfaceTimes
 from aicb.kernels.point import Point, SweptModel, point
 from aicb.measurements.gpu import Gpu
+from aicb.measurements.table import KernelTable
 from aicb.measurements.timing import MeasuredTimes
 from aicb.model.architecture import MoeFfn
 from aicb.model.precision import ELEMENT_BYTES, Precision
@@ -44,6 +45,15 @@ _ACTIVATION_BYTES = {"router_few": _BF16, "router_fp32": _BF16 + 2 * _FP32, "rou
 """Of an activation, each time that it is read or written: a cast writes it in fp32, and the product reads that."""
 
 
+RouterSite = tuple[str, int, int]
+"""Operation, experts, hidden size."""
+
+
+def router_sites(table: KernelTable) -> frozenset[RouterSite]:
+    """Those that a table has measurements of."""
+    return frozenset((operation, row["n"], row["k"]) for operation in _WEIGHT_BYTES for row in table.select(operation))
+
+
 def _moe_layers(swept: SweptModel) -> Iterator[MoeFfn]:
     yield from dict.fromkeys(layer.ffn for layer in swept.model.layers if isinstance(layer.ffn, MoeFfn))
 
@@ -58,6 +68,10 @@ class Router(Kernel):
 
     def describe(self) -> str:
         return f"m {self.m} n {self.n} k {self.k} {self.measured_as[0]}"
+
+    @property
+    def site(self) -> RouterSite:
+        return self.measured_as[0], self.n, self.k
 
     @classmethod
     def read(cls, operation: str, row: Columns) -> Self:

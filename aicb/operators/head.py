@@ -20,8 +20,9 @@ def embedding_operators(model: Model, shape: RankShape, tokens: int) -> list[Ope
 def head_operators(model: Model, shape: RankShape, rows: int) -> list[Operator]:
     """Final norm, LM head, gather of logits and sampling of ``rows`` rows.
 
-    Sampling casts the gathered bf16 logits to fp32 and takes the arg-max: 2 + 4 + 4 bytes per logit. A tied head
-    has no weights of its own unless the embedding is on another stage.
+    Gathered logits lie rank by rank; those of several rows are copied so that rows are whole. Sampling casts the bf16
+    logits to fp32 and takes the arg-max: 2 + 4 + 4 bytes per logit. A tied head has no weights of its own unless the
+    embedding is on another stage.
     """
     norm = elementwise(
         "final_norm",
@@ -39,6 +40,9 @@ def head_operators(model: Model, shape: RankShape, rows: int) -> list[Operator]:
     if shape.tp > 1:
         size_bytes = rows * columns * shape.tp * ACTIVATION_BYTES
         listed.append(communicate("logits_all_gather", "all_gather", size_bytes, "tp"))
+        if rows > 1:
+            size = (rows, model.vocab)
+            listed.append(elementwise("logits_join", "logits_join", size, 2 * ACTIVATION_BYTES, phase=Phase.HEAD))
     sampled_bytes = ACTIVATION_BYTES + 2 * ELEMENT_BYTES["fp32"]
     listed.append(elementwise("sampling", "sampling", (rows, model.vocab), sampled_bytes, phase=Phase.HEAD))
     return listed

@@ -36,6 +36,7 @@ from aicb.operators.dispatch import DEEPEP, ExpertDispatch
 from aicb.operators.experts_kernel import ExpertsKernel
 from aicb.operators.hybrid_kernels import HybridKernels, residual_norms
 from aicb.operators.moe_kernels import MoeKernels, moe_kernels_of
+from aicb.operators.norm_kernel import NormKernel, normalised_by
 from aicb.operators.operator import Communication, Operator
 from aicb.operators.quantisation import QuantKernel
 
@@ -257,6 +258,7 @@ def iteration_operators(
     dense_kernel: DenseKernel = "deep_gemm",
     rope_kernel: mla.RopeKernel = "in_place",
     hybrid_kernels: HybridKernels = "fused",
+    norm_kernel: NormKernel = "apart",
     dispatch: ExpertDispatch = DEEPEP,
 ) -> list[Operator]:
     """All operators of one rank of one stage in one iteration.
@@ -264,7 +266,8 @@ def iteration_operators(
     ``group_tokens`` defaults to equal batches on all DP ranks. Whether the group decodes is taken from this batch.
     ``load``, ``experts_kernel``, ``moe_kernels``, ``dispatch`` as in ``expert_operators``, ``mla_kernel``,
     ``gqa_kernel`` as in ``attention_operators``, ``quant_kernel`` and ``dense_kernel`` as in ``dense_kernel.as_run``,
-    ``rope_kernel`` and ``hybrid_kernels`` as in ``token_operators``.
+    ``rope_kernel`` and ``hybrid_kernels`` as in ``token_operators``, ``norm_kernel`` as in
+    ``norm_kernel.normalised_by``.
     """
     tokens = batch.tokens
     shares_experts = partition.moe_layout is MoeLayout.EXPERT_DATA
@@ -275,6 +278,7 @@ def iteration_operators(
     listed = token_operators(
         *parallel, tokens=tokens, stage=stage, rope_kernel=rope_kernel, hybrid_kernels=hybrid_kernels
     )
+    listed = normalised_by(norm_kernel, listed, partition.tp)
     listed += attention_operators(
         *parallel,
         batch,

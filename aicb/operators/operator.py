@@ -92,6 +92,8 @@ class Communication:
     exchange: TokenExchange | WorkerExchange | None = None
     behind: tuple[float, ...] = ()
     """Sizes of more collectives of this kind in the same group of calls, as shares of this one's."""
+    is_normalised: bool = False
+    """Whether FlashInfer's kernel all-reduces, adds the residual and normalises at once."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

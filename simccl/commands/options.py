@@ -10,7 +10,9 @@ from boundary.errors import InputError
 
 Nodes = Annotated[int, typer.Option(help="NVLink domains over which they are spread evenly.")]
 Gpu = Annotated[str, typer.Option(help="GPU type, such as h100, h200 or b200.")]
-StackName = Annotated[str, typer.Option("--stack", help="Whose all_reduce kernels run: nccl, vllm, sglang or trtllm.")]
+StackName = Annotated[
+    str, typer.Option("--stack", help="Whose all_reduce kernels run: nccl, vllm, sglang, trtllm or flashinfer.")
+]
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 
 

@@ -23,7 +23,7 @@ from simccl.collective import (
     check_size,
 )
 from simccl.communicator.communicator import Communicator
-from simccl.engines.all_reduce import AllReduceKernels, engine_kernel, kernel_costs
+from simccl.engines.all_reduce import AllReduceKernels, engine_kernel, kernel_costs, moved_bytes
 from simccl.nccl.costs import Choice
 from simccl.plan.plan import Plan, empty_plan
 from simccl.planning.choice import choose
@@ -171,6 +171,7 @@ def _plan_engine_kernel(request: _Request, kernel: EngineKernel, stack: AllReduc
     if communicator.size > MAX_NVLINK_RANKS:
         raise InputError(f"ranks: found {communicator.size}, expected at most {MAX_NVLINK_RANKS} for {kernel.name}")
     costs = kernel_costs(communicator.gpu, stack, kernel.name)
+    moved = moved_bytes(kernel, np.array([size_bytes], dtype=np.int64), communicator.size)
     base_us = costs.synchronisation_us + (communicator.size - 2) * costs.peer_us
     return Plan(
         op=request.op,
@@ -180,6 +181,6 @@ def _plan_engine_kernel(request: _Request, kernel: EngineKernel, stack: AllReduc
         protocol=Protocol.SIMPLE,
         channels=1,
         base_latency_ps=round(base_us * PS_PER_US),
-        flows=kernel.flows(size_bytes, communicator, costs.gbytes_per_s * 1e9),
+        flows=kernel.flows(size_bytes, communicator, float(moved[0] / costs.transfer_us(moved)[0]) * 1e6),
         postcondition=kernel.postcondition(request.op, size_bytes, communicator.size, request.root),
     )

@@ -38,7 +38,6 @@ def test_uplinks_of_a_quarter_raise_p99_ttft_by_a_fifth_and_more_against_no_cont
     assert ttft_p99(oversubscribed) > 1.2 * ttft_p99(run("network.backend=analytical"))
 
 
-@pytest.mark.xfail(strict=True, raises=AssertionError, reason="18 %, since tokens of workers wait for no launch")
 def test_they_raise_it_by_a_fifth_against_full_uplinks_too(oversubscribed: Result) -> None:
     assert ttft_p99(oversubscribed) > 1.2 * ttft_p99(run("cluster.topology.oversubscription=1"))
 

@@ -1,6 +1,7 @@
 """All-reduce kernels of inference engines: rules, bytes moved, and measured times."""
 
 import gzip
+import json
 from pathlib import Path
 
 import numpy as np
@@ -117,3 +118,44 @@ def test_engine_times_are_within_12_percent_of_nine_in_ten_measured_ones(stack: 
     assert len(error) > 70
     assert error.median() < 0.05
     assert error.quantile(0.9) < 0.12
+
+
+FUSED = json.loads((Path(__file__).parents[1] / "data" / "flashinfer_all_reduce.json").read_text(encoding="utf-8"))
+
+
+def fused_rows() -> pd.DataFrame:
+    """Least of seven replays, which waits least for the other rank."""
+    rows = pd.DataFrame(FUSED["rows"], columns=FUSED["columns"])
+    rows = rows[rows.kernel == "fused"]
+    return rows.assign(size_bytes=2 * rows.hidden * rows.tokens, time_us=rows.times_us.map(min))
+
+
+def test_flashinfers_kernel_takes_as_long_as_measured_on_two_gpus() -> None:
+    """Of one call after another in a graph, up to 22 % off; what a kernel takes in engines beside its bytes is 0.5 us
+    more, which is left out here. Rows of 2,048 values take longest for their bytes."""
+    rows = fused_rows()
+    found = engine_all_reduce(AllReduceKernels.FLASHINFER, rows.size_bytes.to_numpy(), arranged("h200", 1, 2))
+    assert ((found.algorithm == "one_shot") == rows.is_one_shot).all()
+    errors = (found.time_us - np.where(rows.is_one_shot, 0.54, 0.0)) / rows.time_us - 1
+    assert len(errors) == 70
+    assert errors.abs().median() < 0.06
+    assert errors.abs().max() < 0.23
+    assert errors[rows.hidden > 2048].abs().mean() < 0.07
+
+
+def test_flashinfers_kernel_is_that_of_the_h200_on_an_h100_and_measured_nowhere_else() -> None:
+    size = np.array([64 * KIB])
+    h100, h200 = (engine_all_reduce(AllReduceKernels.FLASHINFER, size, arranged(gpu, 1, 2)) for gpu in ("h100", "h200"))
+    assert h100.time_us == h200.time_us
+    with pytest.raises(InputError, match="found flashinfer on b200, whose kernels were measured on h200"):
+        engine_all_reduce(AllReduceKernels.FLASHINFER, size, arranged("b200", 1, 2))
+
+
+@pytest.mark.parametrize(("kib", "least_us", "most_us"), [(256, -1.0, 0.0), (384, 0.5, 4.3), (512, 1.9, 5.5)])
+def test_with_eight_ranks_it_loses_to_multimem_as_published(kib: int, least_us: float, most_us: float) -> None:
+    """vLLM's issue 44079, eight H200s: 1.9 to 4.3 us slower than multimem and a norm (2.6 us) from 256 to 512 KiB. Not
+    measured by us, as is no other of eight ranks."""
+    at, size = arranged("h200", 1, 8), np.array([kib * KIB])
+    fused = engine_all_reduce(AllReduceKernels.FLASHINFER, size, at).time_us.item()
+    apart = engine_all_reduce(AllReduceKernels.VLLM, size, at).time_us.item() + 2.6
+    assert least_us < fused - apart < most_us

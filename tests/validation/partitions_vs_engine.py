@@ -13,7 +13,8 @@ differ from each other. `LATER`, `MODELS` and `AGAIN` were measured once launche
 is what ``aicb profile host`` makes of its loads in the very engine, before and after what is compared. `SHARED_FP8` are
 the first engines of fp8 experts with EP; blind, DeepGEMM's products stood for FlashInfer's there. `ON_H200` are whole
 models; hosts change their speed meanwhile, so that there is ``then`` besides: ``own`` at the speed at which the engine
-launched in the very phase, which is taken from its stamps, not from times of tokens.
+launched in the very phase, which is taken from its stamps, not from times of tokens. `WITH_FLASHINFER` are four more,
+frozen likewise (``1d84f522``); only they had FlashInfer, as an installed vLLM has.
 """
 
 from __future__ import annotations
@@ -75,9 +76,11 @@ OWN = "own"
 """Of the engine that is compared with."""
 THEN = "then"
 """The same, as fast as the engine launched in the median of the phase that is compared."""
-RUNS = ("serve_prefix", "serve_burst", "serve_long")
+RUNS = ("serve_prefix", "serve_burst")
 LATER_RUNS = ("serve_2.0", "serve_6.0")
 H200_RUNS = (*LATER_RUNS, "serve_12.0")
+LONG_RUN = "serve_long"
+"""Prompts of 12,000 to 18,000 tokens."""
 BLOCK_TOKENS = 16
 """Of models without delta rules, which have blocks of 544 tokens."""
 APART_S = 20.0
@@ -179,6 +182,7 @@ def _configuration(server: str, trace: Path) -> dict[str, Any]:
             "max_seqs": 256,
             "prefix_caching": found["args"]["enable_prefix_caching"],
             "num_kv_blocks": blocks if block_tokens == BLOCK_TOKENS else None,
+            "norm_kernel": "flashinfer" if server in WITH_FLASHINFER else "apart",
         },
         "network": {"collectives": found["collectives"]},
     }
@@ -192,7 +196,7 @@ def _partition(arguments: dict[str, Any]) -> dict[str, int]:
 
 def compare(server: str, host: str | None = None) -> list[Comparison]:
     """All that was measured of a server."""
-    runs = [run for run in (*RUNS, *H200_RUNS) if run in measurement(server)]
+    runs = [run for run in (*RUNS, LONG_RUN, *H200_RUNS) if run in measurement(server)]
     served = (row for run in runs for row in compare_serving(server, run, host))
     return [*compare_prompts(server, host), *compare_decodes(server, host), *served]
 

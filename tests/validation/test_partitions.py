@@ -23,12 +23,14 @@ from tests.validation.partitions_vs_engine import (
     HYBRID,
     LATER,
     LATER_RUNS,
+    LONG_RUN,
     ON_H200,
     OWN,
     RUNS,
     SERVERS,
     SHARED_FP8,
     THEN,
+    WITH_FLASHINFER,
     compare_decodes,
     compare_prompts,
     compare_serving,
@@ -46,7 +48,7 @@ MISSES = {
         for run in RUNS
         for latency in LIMITS
     },
-    ("tp2-qwen3-8b", "serve_prefix", "ttft"): ("P90",),
+    ("tp2-qwen3-8b", "serve_prefix", "ttft"): ("mean", "P90"),
 }
 """Beyond their limits on the default host: those hosts were slower, one run stood still for 1.6 s, bursts are
 unexplained."""
@@ -243,7 +245,7 @@ H200_LIMITS = {"ttft": 0.05, "tpot": 0.15, "e2e": 0.11}
 are slow; 0.10 and 0.06 without it."""
 
 
-H200_MISSES = {("h200-tp2-qwen3-next", "serve_6.0"): {"ttft"}}
+H200_MISSES = {("h200-tp2-qwen3-next", "serve_2.0"): {"ttft"}}
 """6 % early."""
 
 
@@ -272,6 +274,50 @@ def test_whole_models_on_two_h200s_serve_as_measured_where_the_speed_of_their_ho
             limit = H200_LIMITS[latency] if is_hybrid or latency == "ttft" else {"tpot": 0.10, "e2e": 0.06}[latency]
             is_miss = latency in H200_MISSES.get((server, run), ())
             assert (abs(row.error) <= limit) != is_miss, f"{row.name}: {row.error:+.1%}"
+
+
+WHOLE_MISSES = {
+    ("h200-tp2-glm-4.5-air", OWN): {"tpot"},
+    ("h200-tp2-mixtral-8x7b", OWN): {"ttft"},
+    ("h200-tp2-mixtral-8x7b", THEN): {"ttft"},
+}
+"""6.5 % fast; a kernel that was compiled at its first use, for 1.1 s, while three of 40 requests waited."""
+WHOLE_RUNS = ("serve_prefix", LONG_RUN, *H200_RUNS)
+SMALL_DENSE = pytest.param(
+    "h200-tp2-qwen3-8b",
+    marks=pytest.mark.xfail(
+        strict=True, raises=AssertionError, reason="6.1 %; 5.5 blind, as errors made up for others"
+    ),
+)
+
+
+@pytest.mark.parametrize("server", [SMALL_DENSE, *WITH_FLASHINFER[1:]])
+def test_four_more_whole_models_run_as_measured_with_a_host_file_of_their_engine(server: str) -> None:
+    """Prompts and decodes 2.5, 4.0 and 2.5 % off in the mean (blind 3.5, 4.4 and 2.5)."""
+    rows = [*compare_prompts(server, OWN), *compare_decodes(server, OWN)]
+    assert len(rows) == 24
+    assert np.mean([abs(row.error) for row in rows]) <= 0.06
+
+
+@pytest.mark.parametrize("server", WITH_FLASHINFER)
+def test_their_decodes_are_as_measured_up_to_contexts_of_16000_tokens(server: str) -> None:
+    """1.1 to 3.2 % off in the mean (blind 1.1 to 3.0), at worst 7.7."""
+    errors = [abs(row.error) for row in compare_decodes(server)]
+    assert len(errors) == 12
+    assert np.mean(errors) <= 0.035
+    assert max(errors) <= 0.08
+
+
+@pytest.mark.parametrize("host", [OWN, THEN])
+@pytest.mark.parametrize("server", WITH_FLASHINFER)
+def test_four_more_whole_models_serve_as_measured(server: str, host: str) -> None:
+    """Means over all runs of a server: blind, with the host file, 3.4 to 7.0 % for TPOT and 2.4 to 5.5 for E2E."""
+    runs = [run for run in WHOLE_RUNS if run in measurement(server)]
+    means = [row for run in runs for row in compare_serving(server, run, host) if row.name.endswith("mean")]
+    assert len(means) == 3 * len(runs) >= 9
+    for latency, limit in LIMITS.items():
+        error = np.mean([abs(row.error) for row in means if f" {latency} " in row.name])
+        assert (error <= limit) != (latency in WHOLE_MISSES.get((server, host), ())), f"{latency}: {error:.1%}"
 
 
 def test_processors_have_two_speeds_and_ranks_that_share_experts_mostly_the_lower() -> None:

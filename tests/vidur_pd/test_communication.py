@@ -45,7 +45,8 @@ def test_an_engines_all_reduce_makes_decoding_with_tensor_parallelism_faster(cou
     and up to 0.4 µs less on the way, as one-shot has one hop instead of two."""
     share_s = {}
     for stack in ("nccl", "vllm"):
-        result = simulate(config(DECODE, network={"coupling": coupling, "collectives": stack}), ROWS)
+        settings = {"engine": {"norm_kernel": "apart"}, "network": {"coupling": coupling, "collectives": stack}}
+        result = simulate(config(DECODE, **settings), ROWS)
         columns = result.iterations.columns()
         decodes = columns["prefill_tokens"] == 0
         assert decodes.any()

@@ -6,12 +6,13 @@ import json
 import logging
 from typing import Any
 
+import numpy as np
 import pytest
 
 from aicb import Partition, Precision, get_gpu, instance_memory, load_model
 from aicb.operators.memory import GPU_MEMORY_UTILIZATION
 from tests.forked_commands import run_forked
-from tests.integration.small_runs import config, pool
+from tests.integration.small_runs import config, pool, simulate
 from vidur_pd.config import SCHEDULING_POLICIES, EngineConfig, SimulationConfig
 
 LOG = "vidur_pd.config.engine_conditions"
@@ -181,3 +182,35 @@ def test_engines_decode_latents_by_flash_attention_on_hopper() -> None:
     assert [engine.rope_kernel for engine in found] == ["compiled", "compiled", "in_place", "in_place"]
     assert [engine.hybrid_kernels for engine in found] == ["compiled", "compiled", "fused", "fused"]
     assert [engine.moe_kernels for engine in found] == ["vllm", "vllm", "sglang", "generic"]
+
+
+@pytest.mark.parametrize(
+    ("sections", "expected"),
+    [
+        ({}, "flashinfer"),
+        ({"hardware": "h100"}, "flashinfer"),
+        ({"hardware": "h20"}, "apart"),
+        ({"hardware": "a100"}, "apart"),
+        ({"network": {"collectives": "nccl"}}, "apart"),
+        ({"network": {"collectives": "vllm"}}, "flashinfer"),
+        ({"engine": {"framework": "sglang"}}, "apart"),
+        ({"engine": {"norm_kernel": "apart"}}, "apart"),
+        ({"network": {"collectives": "nccl"}, "engine": {"norm_kernel": "flashinfer"}}, "flashinfer"),
+    ],
+)
+def test_norms_run_with_all_reduces_where_vllm_has_kernels_of_its_own(sections: dict[str, Any], expected: str) -> None:
+    [engine] = engines(pool("m", "mixed", tp=2), **sections)
+    assert engine.norm_kernel == expected
+
+
+def test_a_run_normalises_where_it_reduces() -> None:
+    """Its collectives are FlashInfer's kernel, which takes 5.2 us and a norm's less of compute."""
+    times_s = {}
+    for kernel in ("apart", "flashinfer"):
+        result = simulate(config([pool("m", "mixed", tp=2)], engine={"norm_kernel": kernel}), [(0, 200, 40)])
+        columns = result.iterations.columns()
+        decodes = columns["prefill_tokens"] == 0
+        times_s[kernel] = {name: np.median(columns[name][decodes]) for name in ("communication_s", "compute_s")}
+    more_s = {name: times_s["flashinfer"][name] - times_s["apart"][name] for name in ("communication_s", "compute_s")}
+    assert 73 * 0.7e-6 < more_s["communication_s"] < 73 * 0.85e-6
+    assert -72 * 3.0e-6 < more_s["compute_s"] < -72 * 1.9e-6

@@ -39,6 +39,11 @@ def on_gpus(entry: Mapping[str, Any], gpu: str) -> Tree:
     return dict(entry["engine"]) if known is not None and known.name in entry.get("gpus", ()) else {}
 
 
+def with_own_all_reduce(entry: Mapping[str, Any], gpu: str, collectives: Any) -> Tree:
+    """Fields of an engine whose own all-reduce kernels run, on the ``gpus`` that the entry names; else none."""
+    return on_gpus(entry, gpu) if collectives != str(simccl.Stack.NCCL) else {}
+
+
 def with_whole_experts(entry: Mapping[str, Any], gpu: str, pool: Mapping[str, Any]) -> Tree:
     """Fields of an engine whose ranks hold all experts, on the ``gpus`` that the entry names; else none.
 

@@ -3,8 +3,9 @@
 A profile is a YAML file in ``config/data/engines``. Its ``engine``, ``network`` and ``kv_transfer`` are defaults of
 the sections of these names; entries of ``by_gpu_memory`` replace some of ``engine`` on GPUs of at least so much memory,
 but for those under ``except``, the last that applies winning; ``on_gpus`` replaces some on the GPUs it names, and
-``with_whole_experts`` where ranks share no experts besides, ``with_divided_experts`` where they do. A configuration
-names one by ``engine.framework`` and, unless it is the newest, ``engine.version``; whatever it states itself stays.
+``with_whole_experts`` where ranks share no experts besides, ``with_divided_experts`` where they do, and
+``with_own_all_reduce`` where NCCL's is not asked for and there are no FFN workers. A configuration names one by
+``engine.framework`` and, unless it is the newest, ``engine.version``; whatever it states itself stays.
 Where a default does not go with what is stated (`vidur_pd.config.engine_conditions`), the configuration gets what the
 engine does then.
 """
@@ -135,6 +136,9 @@ def _defaults(found: Mapping[str, Any], stated: Tree, tree: Mapping[str, Any], p
     fields |= conditions.by_gpu_memory(found.get("by_gpu_memory", ()), gpu)
     fields |= conditions.on_gpus(found.get("on_gpus", {}), gpu)
     ffn = _ffn(pool)
+    if not ffn:
+        collectives = (_section(tree.get("network")) or {}).get("collectives")
+        fields |= conditions.with_own_all_reduce(found.get("with_own_all_reduce", {}), gpu, collectives)
     with_experts, gpu_of_experts = ffn or pool, str(ffn.get("hardware") or gpu)
     fields |= conditions.with_whole_experts(found.get("with_whole_experts", {}), gpu_of_experts, with_experts)
     fields |= conditions.with_divided_experts(found.get("with_divided_experts", {}), gpu, pool)

@@ -215,6 +215,9 @@ class EngineConfig(Section):
     hybrid_kernels: Literal["fused", "compiled"]
     """Of models with gated delta rules (Qwen3-Next) besides products, attention and experts: fused into few, or
     vLLM's, compiled, which take projections apart and join them in copies."""
+    norm_kernel: Literal["apart", "flashinfer"]
+    """Of norms after all-reduces of tensor-parallel ranks: by themselves, or in FlashInfer's kernel, which does both
+    (vLLM's on Hopper where FlashInfer is installed); not in pools with FFN workers."""
     host: Annotated[str, Field(min_length=1)] = "xeon-vm-32"
     """What launches kernels: a measured host (``aicb/data/hosts``), or a YAML file like those. The default is the
     fastest that was measured, ``virtual-machine`` the median, the better guess where cores are shared."""

@@ -261,6 +261,7 @@ def pool_model(config: SimulationConfig, pool: PoolConfig, model: Model, estimat
                 gpu,
                 queries=1 if drafting is None else drafting.queries,
                 overlap=_overlap(engine),
+                norm_kernel=engine.norm_kernel,
                 drafter=drafter,
                 dispatch=dispatch,
                 **options,

@@ -30,7 +30,15 @@ from tests.aicb.operator_rows import BF16, DECODE, FP8, ONE, communication, elem
 def test_a_qwen3_dense_layer_lists_every_operator() -> None:
     names = ["input_norm", "qkv", "q_norm", "k_norm", "rope", "kv_write", "o", "attention_all_reduce"]
     names += ["post_attention_norm", "ffn_gate_up", "ffn_silu_mul", "ffn_down", "ffn_all_reduce", "decode_attention"]
-    ends = ["embedding", "embedding_all_reduce", "final_norm", "lm_head", "logits_all_gather", "sampling"]
+    ends = [
+        "embedding",
+        "embedding_all_reduce",
+        "final_norm",
+        "lm_head",
+        "logits_all_gather",
+        "logits_join",
+        "sampling",
+    ]
     operators = listed("qwen3-8b", Partition(tp=2), DECODE)
     assert sorted(operators) == sorted(names + ends)
     assert {operators[name].count for name in names} == {36}

@@ -122,11 +122,15 @@ class CommunicationPricer:
 
     def flows(self, what: Communication, communicator: simccl.Communicator) -> FlowGraph:
         """The flows of a collective by the kernels that run here."""
-        graph = planned(what, communicator, self._stack).graph()
+        graph = planned(what, communicator, self._stack_of(what)).graph()
         if what.behind:
             graph = replace(graph, ready_ps=graph.ready_ps + behind_ps(what, communicator))
         share = 1.0 if what.exchange is None else what.exchange.mean_share
         return graph if share == 1.0 else _thinned(graph, share)
+
+    def _stack_of(self, what: Communication) -> simccl.Stack:
+        """Whose kernel runs: FlashInfer's where it normalises as well."""
+        return simccl.Stack.FLASHINFER if what.is_normalised else self._stack
 
     def cost(self, communication: Communication, gpus: Gpus) -> CollectiveCost:
         """Cost of a collective among ``gpus`` as links are; nothing among fewer than two."""
@@ -182,7 +186,7 @@ class CommunicationPricer:
         if self._traffic is not None:
             duration_ps = self._traffic.duration_ps(graph, what.op, what.size_bytes, gpus)
         if self._closed_form and what.exchange is None:
-            closed = simccl.collective_time(what.op, what.size_bytes, communicator, stack=self._stack)
+            closed = simccl.collective_time(what.op, what.size_bytes, communicator, stack=self._stack_of(what))
             duration_ps = closed.time_ps + behind_ps(what, communicator)
             if known is not self._whole:
                 whole = self._fabric.run(graph)

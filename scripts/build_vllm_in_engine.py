@@ -1,12 +1,14 @@
 #!/usr/bin/env python3
-"""Makes parts of the H200's table of vLLM's kernels in models with gated delta rules, from steps of an engine.
+"""Makes parts of the H200's table from steps of vLLM's engine.
 
-    python scripts/build_vllm_hybrid.py
+    python scripts/build_vllm_in_engine.py
 
 ``vllm_hybrid.parquet``: all kernels of these layers but products, attention and experts, of Qwen3-Next-80B-A3B divided
 by TP 1 to 8, as the engine ran them (``tests/data/engine/vllm-h200-layers.json.gz``).
 ``vllm_experts_in_engine.parquet``: products of its experts divided by 8, which were not measured alone as those divided
 by 1, 2 and 4 were.
+``vllm_router_in_engine.parquet``: scores of GLM-4.5-Air's experts in fp32.
+``vllm_logits_in_engine.parquet``: copies of gathered logits, in decodes of whole models on two GPUs.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ import gzip
 import json
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import groupby
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
@@ -25,6 +28,7 @@ from aicb.kernels.elementwise import HYBRID, Elementwise
 from aicb.kernels.gated_delta import VllmGatedDeltaPrefill
 from aicb.kernels.grouped_gemm import ENGINE_KERNEL, UNIFORM, GroupedGemm
 from aicb.kernels.kernel import Kernel
+from aicb.kernels.router import Fp32Router
 from aicb.measurements.gpu import get_gpu
 from aicb.model.catalog import load_model
 from aicb.model.partition import Partition
@@ -41,10 +45,19 @@ CONTEXT = 520
 PRECISION = Precision(state="bf16")
 H200 = get_gpu("h200")
 ESTIMATOR = select_estimator("auto", H200, PRECISION)
+assert H200.clock is not None
+UNREAD_MHZ = H200.clock.reference_mhz
+"""Where no clock was read: times of copies, which memory binds, count as they are."""
 BUSY_TOKENS = 1024
 """Prompts from which on the clock falls while they are computed; it is back when they have ended."""
 PRODUCTS = ("gdn_qkvz", "gdn_out", "qkv", "o")
 HYBRID_PART, EXPERTS_PART = "vllm_hybrid", "vllm_experts_in_engine"
+ROUTER_PART, LOGITS_PART = "vllm_router_in_engine", "vllm_logits_in_engine"
+FP32_MODEL = "glm-4.5-air"
+CAST_US, CAST_BYTES_PER_US = 1.05, 4.33e6
+"""A cast to fp32 by itself: what 1 to 8,192 tokens of 4,096 values took where no norm made it along (kernels of
+``tests/data/engine/vllm-h200-tp2-glm-4.5-air.json.gz``: 1.05, 1.13 and 1.41 us in decodes, 5.6, 24.3 and 47.5 in
+prompts of 1,024, 4,096 and 8,192)."""
 EXPERTS_TP = 8
 """Whose products of experts are taken."""
 KERNELS = (
@@ -61,7 +74,21 @@ EXPERTS = (
         "experts that were met (active_groups): as many as even routing meets; not counted",
     ),
 )
+ROUTER = (
+    "scores of the 128 experts of GLM-4.5-Air in fp32, TP 1 and 2",
+    (
+        "products and sums of their parts as they ran; the cast before them is a part of the norm there, and added "
+        "here as it was measured by itself in another engine",
+    ),
+)
+LOGITS = (
+    "gathered logits of Qwen3-8B, GLM-4.5-Air and Mixtral-8x7B with TP 2, bf16",
+    ("of several decode steps less those of fewer, so that prompts fall out; their clocks were not read",),
+)
 """What the points are, and what is to be known of them."""
+SERVERS = ("tp2-qwen3-8b", "tp2-glm-4.5-air", "tp2-mixtral-8x7b")
+STRIDED_COPY = "void at::native::elementwise_kernel<128, 4, at::native::gpu_kernel_impl_nocast<at::native::direct_copy"
+"""Nothing else copies so in these engines."""
 
 
 class Ran(NamedTuple):
@@ -76,15 +103,70 @@ def main() -> None:
     measured = json.loads(gzip.decompress(STEPS.read_bytes()))
     found: dict[tuple[Any, ...], list[Row]] = defaultdict(list)
     for engine in measured["engines"].values():
-        for kind in ("decode", "prefill") if engine["model"] == MODEL else ():
-            for tokens, step in engine.get(kind, {}).items():
-                ran = [Ran(measured["names"][name], stream, us) for name, stream, _, us in step["kernels"]]
-                for row in rows_of_step(ran, engine["tp"], int(tokens), step["sm_mhz"], is_decode=kind == "decode"):
+        for kind, tokens, step in steps_of(engine):
+            ran = [Ran(measured["names"][name], stream, us) for name, stream, _, us in step["kernels"]]
+            if engine["model"] == FP32_MODEL:
+                row = row_of_router(ran, tokens, step["sm_mhz"])
+                found[row["op"], row["m"]].append(row)
+            elif engine["model"] == MODEL:
+                for row in rows_of_step(ran, engine["tp"], tokens, step["sm_mhz"], is_decode=kind == "decode"):
                     place = [row.get(column) for column in ("op", "m", "n", "rows", "heads", "q_len")]
                     found[tuple(place)].append(row)
-    rows = [merged(same) for same in found.values()]
-    for part, points, cautions in ((HYBRID_PART, *KERNELS), (EXPERTS_PART, *EXPERTS)):
+    rows = [*(merged(same) for same in found.values()), *rows_of_logits()]
+    for part, points, cautions in (
+        (HYBRID_PART, *KERNELS),
+        (EXPERTS_PART, *EXPERTS),
+        (ROUTER_PART, *ROUTER),
+        (LOGITS_PART, *LOGITS),
+    ):
         write(part, [row for row in rows if row["run"] == part], provenance(measured, part, points, cautions))
+
+
+def rows_of_logits() -> Iterator[Row]:
+    """Of decodes of 8 and 64 requests, 24 steps each."""
+    for server in SERVERS:
+        measured = json.loads(gzip.decompress((STEPS.parent / f"vllm-h200-{server}.json.gz").read_bytes()))
+        for requests in (8, 64):
+            few, more = (copies(measured["kernels"][f"decode-{requests}-{outputs}"]) for outputs in (9, 33))
+            time_us, shape = (more[1] - few[1]) / (more[0] - few[0]), (requests, measured["config"]["vocab_size"])
+            kernel = Elementwise("logits_join", *shape, 4 * requests * shape[1])
+            yield row_of(kernel, f"{server}/logits_join", time_us, more[0] - few[0], round(UNREAD_MHZ)) | {
+                "run": LOGITS_PART
+            }
+
+
+def copies(kernels: dict[str, tuple[int, float]]) -> tuple[int, float]:
+    """Number and time of the copies of logits."""
+    (found,) = (of_kernel for name, of_kernel in kernels.items() if name.startswith(STRIDED_COPY))
+    return found
+
+
+def steps_of(engine: dict[str, Any]) -> Iterator[tuple[str, int, dict[str, Any]]]:
+    """Kind, tokens, and the step."""
+    for kind in ("decode", "prefill"):
+        for tokens, step in engine.get(kind, {}).items():
+            yield kind, int(tokens), step
+
+
+def row_of_router(ran: list[Ran], tokens: int, sm_mhz: int) -> Row:
+    """Of one product with the sum of its parts: medians over the layers that have experts."""
+    kernel = Fp32Router(tokens, 128, 4096)
+    runs = [list(same) for is_fp32, same in groupby(ran, lambda each: is_fp32_product(each.name)) if is_fp32]
+    assert len(runs) == sum("topk" in each.name for each in ran), (tokens, runs)
+    cast_us = CAST_US + tokens * kernel.k * (2 + 4) / CAST_BYTES_PER_US
+    time_us = median(sum(each.time_us for each in run) for run in runs) + cast_us
+    shape = {"m": tokens, "n": kernel.n, "k": kernel.k}
+    return {
+        **{"op": "router_fp32", "kernel": "vllm/router_fp32", "dtype": "bf16", "tag": f"{FP32_MODEL}/router", **shape},
+        **{"cold_us": time_us, "graph_us": time_us, "samples": len(runs), "bytes": kernel.cost(PRECISION).moved_bytes},
+        **{"rotated_us": time_us, "rotated_clock_mhz": float(sm_mhz), "run": ROUTER_PART},
+    }
+
+
+def is_fp32_product(name: str) -> bool:
+    """One of cuBLAS's, or the sum of its parts."""
+    is_sum = name.startswith("void reduce_1Block") or ("splitKreduce" in name and "float, float, float, float" in name)
+    return is_sum or name.startswith("void dot_kernel") or "simt_sgemm" in name or "f32f32_f32f32" in name
 
 
 def write(part: str, rows: list[Row], facts: dict[str, Any]) -> None:
