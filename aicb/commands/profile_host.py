@@ -16,6 +16,7 @@ from boundary.text_files import read_text
 if TYPE_CHECKING:
     from aicb.iteration.host import HostModel
     from aicb.iteration.launches import Launches
+    from aicb.operators.norm_kernel import NormKernel
 
 
 def host(
@@ -44,7 +45,8 @@ def host(
         file = Path(folder) / "config.json"
         file.write_text(json.dumps(configuration), encoding="utf-8")
         stamps = record(EngineUnderTest(folder, tp, dp, dp > 1, {"kv_cache_memory_bytes": kv_bytes}))
-        launches = _launches(str(file), tp, dp, is_fp8="quantization_config" in configuration)
+        is_fp8 = "quantization_config" in configuration
+        launches = _launches(str(file), tp, dp, is_fp8=is_fp8, norm_kernel=stamps["norm_kernel"])
     if recording is not None:
         recording.write_text(json.dumps(stamps), encoding="utf-8")
     steps = steps_of(stamps)
@@ -56,7 +58,7 @@ def host(
     typer.echo(f"{output}: {found.eager_launch_us:.1f} us a launch, {spread}; {found.prepare_us:.0f} us to prepare")
 
 
-def _launches(config: str, tp: int, dp: int, *, is_fp8: bool) -> Launches:
+def _launches(config: str, tp: int, dp: int, *, is_fp8: bool, norm_kernel: NormKernel = "apart") -> Launches:
     """Of the model as vLLM 0.24 runs it."""
     from aicb.iteration.model import IterationModel
     from aicb.measurements.gpu import get_gpu
@@ -75,6 +77,7 @@ def _launches(config: str, tp: int, dp: int, *, is_fp8: bool) -> Launches:
         experts_kernel=("flashinfer" if partition.ep > 1 else "triton") if is_fp8 else "deep_gemm",
         moe_kernels="vllm",
         hybrid_kernels="compiled",
+        norm_kernel=norm_kernel,
         dispatch=gathers,
     ).launches(0)
 

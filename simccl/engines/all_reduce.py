@@ -69,7 +69,7 @@ ONE_SHOT, TWO_SHOT, MULTIMEM = Algorithm.ONE_SHOT, Algorithm.TWO_SHOT, Algorithm
 
 # FlashInfer's fitted to own measurements on two H200s (``tests/data/flashinfer_all_reduce.json``: hidden sizes of 2,048
 # to 8,192, 1 to 8,192 tokens, bf16, CUDA graphs, 2026-11-28; median error 6 %, largest 22 %: rows of 2,048 values take
-# longer than the same bytes in longer ones). What a kernel takes beside its bytes is the median of single-token decodes
+# longer than the same bytes in longer ones). What a kernel takes in addition is the median of single-token decodes
 # of three engines (5.15, 5.17 and 5.38 us, ``tests/data/engine/vllm-h200-tp2-*.json.gz``), where ranks wait for each
 # other; one call after another in a graph it is 4.66. Its peers are TensorRT-LLM's, whose kernel it is; 4 and 8 ranks
 # were not measured: from 256 to 512 KiB, 8 H200s, vLLM's issue 44079 has it 1.9 to 4.3 us slower than multimem and a

@@ -19,6 +19,7 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
+from aicb.profiling.engine_host.norms import norm_kernel
 from aicb.profiling.engine_host.stamping import FOLDER_VARIABLE
 
 PROMPTS = (16, 128, 300, 512, 640, 1024, 2048)
@@ -47,7 +48,8 @@ class EngineUnderTest:
 
 
 def record(engine: EngineUnderTest) -> dict[str, Any]:
-    """Stamps of all loads: ``requests``, ``ranks``, ``traces``, ``environment``."""
+    """Stamps of all loads: ``requests``, ``ranks``, ``traces``, ``environment``; ``norm_kernel`` as in
+    ``aicb.operators.norm_kernel``."""
     with tempfile.TemporaryDirectory() as stamps:
         os.environ[FOLDER_VARIABLE] = stamps
         recorded = asyncio.run(_record(engine))
@@ -104,6 +106,7 @@ async def _record(under_test: EngineUnderTest) -> dict[str, Any]:
         engine.shutdown()
     return {
         "environment": environment(),
+        "norm_kernel": norm_kernel(engine.vllm_config),
         "tp": under_test.tp,
         "began": began,
         "requests": client.requests,

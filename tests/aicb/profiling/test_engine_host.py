@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import replace
 from pathlib import Path
 from statistics import fmean, median, stdev
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,13 +16,14 @@ from aicb.__main__ import app
 from aicb.commands.host_of_steps import host_of, launch_range_us
 from aicb.commands.profile_host import _host_file, _launches
 from aicb.iteration.host import HostModel, load_host, slowest_of
-from aicb.iteration.launches import Launches
+from aicb.iteration.launches import IN_PIECE, Launches
 from aicb.iteration.model import IterationModel
 from aicb.measurements.gpu import get_gpu
 from aicb.model.catalog import load_model
 from aicb.model.partition import Partition
 from aicb.model.precision import Precision
 from aicb.operators.dispatch import ExpertDispatch
+from aicb.profiling.engine_host.norms import norm_kernel
 from aicb.profiling.engine_host.parts import Step, slowest_rank_factor, steps_of
 from boundary.errors import InputError
 from tests.validation.engine_figures import read_measurement
@@ -273,6 +276,32 @@ def test_the_command_counts_launches_of_a_quantised_model_as_vllm_runs_them() ->
     assert bf16 == IterationModel(load_model("qwen3-30b-a3b"), Partition(), Precision(), get_gpu("h200")).launches(0)
     assert fp8.eager_time - bf16.eager_time > 48.3 * (18.7 - 11.5)
     assert fp8.pieces_time == bf16.pieces_time
+
+
+def test_norms_that_run_with_all_reduces_are_no_launches_of_their_own() -> None:
+    """Two of each of 36 layers, in compiled pieces."""
+    apart, together = (
+        _launches("qwen3-8b", 2, 1, is_fp8=False, norm_kernel=kernel)  # type: ignore[arg-type]
+        for kernel in ("apart", "flashinfer")
+    )
+    assert apart.eager - together.eager == 72
+    assert apart.eager_time - together.eager_time == pytest.approx(72 * IN_PIECE)
+
+
+@pytest.mark.parametrize(
+    ("is_asked", "has_kernel", "expected"), [(True, True, "flashinfer"), (True, False, "apart"), (False, True, "apart")]
+)
+def test_an_engine_normalises_while_reducing_where_it_is_asked_to_and_can(
+    monkeypatch: pytest.MonkeyPatch, is_asked: bool, has_kernel: bool, expected: str
+) -> None:
+    package, comm = ModuleType("flashinfer"), ModuleType("flashinfer.comm")
+    package.comm = comm  # type: ignore[attr-defined]
+    if has_kernel:
+        comm.allreduce_fusion = None  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "flashinfer", package)
+    monkeypatch.setitem(sys.modules, "flashinfer.comm", comm)
+    passes = SimpleNamespace(pass_config=SimpleNamespace(fuse_allreduce_rms=is_asked))
+    assert norm_kernel(SimpleNamespace(compilation_config=passes)) == expected
 
 
 def test_the_command_asks_for_a_host_file(tmp_path: Path) -> None:
