@@ -296,7 +296,8 @@ def _shown_batch(phase: RequestPhase, tokens: int, kv: int | None) -> Batch:
 def describe(kernel: Kernel | Communication) -> str:
     """Shape of an operator in few characters."""
     if isinstance(kernel, Communication):
-        return f"{kernel.op} {kernel.size_bytes} B in {kernel.group}"
+        norm = " and norm" if kernel.is_normalised else ""
+        return f"{kernel.op}{norm} {kernel.size_bytes} B in {kernel.group}"
     return kernel.describe()
 
 

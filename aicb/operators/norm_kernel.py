@@ -13,6 +13,7 @@ still listed by itself, for the rows whose logits are computed: some 2 us of an 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
 from typing import Literal, get_args
@@ -26,12 +27,14 @@ NormKernel = Literal["apart", "flashinfer"]
 _MIB = 1 << 20
 FUSED_UP_TO_BYTES = {2: 64 * _MIB, 4: 2 * _MIB, 8: _MIB // 2}
 """By ranks of the group, the largest all-reduce on Hopper: ``FI_ALLREDUCE_FUSION_MAX_SIZE_MB`` of vLLM."""
-REDUCED_BEFORE = {
-    "post_attention_norm": ("attention_all_reduce", "gdn_all_reduce"),
-    "input_norm": ("ffn_all_reduce", "moe_all_reduce"),
+NORM_AFTER = {
+    **dict.fromkeys(("attention_all_reduce", "gdn_all_reduce"), "post_attention_norm"),
+    **dict.fromkeys(("ffn_all_reduce", "moe_all_reduce"), "input_norm"),
+    "embedding_all_reduce": "",
 }
-"""By norm, the all-reduces of a layer after which it runs."""
-EMBEDDED = "embedding_all_reduce"
+"""By all-reduce, the norm of a layer that is no longer listed by itself; the embedding's has that of the first layer,
+for which the last layer's has the final one."""
+NORMS = frozenset(NORM_AFTER.values())
 FUSED_NORM = "add_rms_norm"
 
 
@@ -46,26 +49,25 @@ def normalised_by(kernel: NormKernel, operators: Iterable[Operator], tp: int) ->
     listed, most = list(operators), FUSED_UP_TO_BYTES.get(tp, 0)
     if kernel == "apart" or not any(_is_norm(each) for each in listed):
         return listed
-    found = [_normalising(each) if _is_reduced_before_norm(each, most) else each for each in listed]
-    fused = {
-        norm: sum(each.count for each in listed if each.name in reduced and _is_reduced_before_norm(each, most))
-        for norm, reduced in REDUCED_BEFORE.items()
-    }
-    left = [replace(each, count=each.count - fused[each.name]) if fused.get(each.name) else each for each in found]
+    weights = {each.name: each.weight_elements for each in listed if _is_norm(each)}
+    fused: Counter[str] = Counter()
+    found: list[Operator] = []
+    for operator in listed:
+        made = operator.kernel
+        norm = NORM_AFTER.get(operator.name)
+        if norm is not None and isinstance(made, Communication) and made.size_bytes <= most:
+            together = replace(made, is_normalised=True)
+            found.append(replace(operator, kernel=together, weight_elements=weights.get(norm, 0)))
+            fused[norm] += operator.count
+        else:
+            found.append(operator)
+    left = [
+        replace(each, count=each.count - fused[each.name]) if _is_norm(each) and fused[each.name] else each
+        for each in found
+    ]
     return [each for each in left if each.count > 0]
-
-
-def _is_reduced_before_norm(operator: Operator, most_bytes: int) -> bool:
-    names = (EMBEDDED, *(name for reduced in REDUCED_BEFORE.values() for name in reduced))
-    made = operator.kernel
-    return operator.name in names and isinstance(made, Communication) and made.size_bytes <= most_bytes
-
-
-def _normalising(operator: Operator) -> Operator:
-    assert isinstance(operator.kernel, Communication)
-    return replace(operator, kernel=replace(operator.kernel, is_normalised=True))
 
 
 def _is_norm(operator: Operator) -> bool:
     made = operator.kernel
-    return operator.name in REDUCED_BEFORE and isinstance(made, Elementwise) and made.name == FUSED_NORM
+    return operator.name in NORMS and isinstance(made, Elementwise) and made.name == FUSED_NORM

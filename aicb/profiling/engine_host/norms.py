@@ -6,7 +6,7 @@ from typing import Any
 
 
 def norm_kernel(config: Any) -> str:
-    """Whether an engine of this configuration normalises in the kernel that reduces among its ranks: what it was told,
+    """Whether an engine of this configuration normalises in the kernel that reduces among its ranks: what it was asked,
     and whether FlashInfer has the kernel, without which it goes on by itself."""
     if not config.compilation_config.pass_config.fuse_allreduce_rms:
         return "apart"

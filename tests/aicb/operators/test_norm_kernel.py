@@ -35,6 +35,10 @@ def norms(operators: list[Operator]) -> int:
     return sum(each.count for each in operators if each.name in ("input_norm", "post_attention_norm"))
 
 
+def weights(operators: list[Operator]) -> int:
+    return sum(each.count * each.weight_elements for each in operators)
+
+
 @pytest.mark.parametrize("model", SERVERS)
 def test_as_many_all_reduces_normalise_as_in_the_engine(model: str) -> None:
     """Each of a decode step, and no other kernel of FlashInfer's."""
@@ -51,6 +55,7 @@ def test_norms_of_layers_are_in_them_and_nothing_else_changes(model: str) -> Non
     assert norms(apart) == 2 * len(load_model(model).layers)
     assert norms(together) == 0
     assert fused(together) == norms(apart) + 1
+    assert weights(together) == weights(apart)
     others = {each.name: (each.kernel, each.count) for each in together if not isinstance(each.kernel, Communication)}
     assert others == {
         each.name: (each.kernel, each.count)
