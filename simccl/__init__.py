@@ -6,8 +6,8 @@ from boundary.errors import InputError
 from simccl.collective import Algorithm, Collective, Protocol
 from simccl.communicator.communicator import Communicator
 from simccl.communicator.gpus import UnsupportedTopology, gpu_named
+from simccl.engines.all_reduce import FLASHINFER_RANKS, check_measured
 from simccl.engines.all_reduce import AllReduceKernels as Stack
-from simccl.engines.all_reduce import check_measured
 from simccl.engines.deepep import expert_times_us
 from simccl.engines.expected_routing import ExpectedRouting
 from simccl.engines.expert_choice import ExpertChoice, RankPopularity
@@ -29,6 +29,7 @@ from simccl.planning.timing import CollectiveTime, TimeTable, collective_time, f
 from simccl.planning.verify import VerifiedPlan, verify_plan
 
 __all__ = [
+    "FLASHINFER_RANKS",
     "Algorithm",
     "Calibration",
     "Choice",

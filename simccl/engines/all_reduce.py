@@ -98,6 +98,8 @@ _COSTS = {
     ("b200", AllReduceKernels.SGLANG, TWO_SHOT): KernelCosts(8.80, 0.048, 371.0),
     ("b200", AllReduceKernels.TRTLLM, ONE_SHOT): KernelCosts(5.28, 0.028, 701.3),
 }
+FLASHINFER_RANKS = (2,)
+"""Among which FlashInfer's kernel was measured; among others its time is an estimate."""
 _SAME_KERNELS = {"h200": "h100", "h100": "h200"}  # where one was measured and the other was not
 
 # Largest sizes by ranks with vLLM's symmetric memory (its default) are those of the GPU generation: custom kernels

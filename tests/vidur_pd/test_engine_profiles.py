@@ -13,7 +13,7 @@ from aicb import Partition, Precision, get_gpu, instance_memory, load_model
 from aicb.operators.memory import GPU_MEMORY_UTILIZATION
 from tests.forked_commands import run_forked
 from tests.integration.small_runs import config, pool, simulate
-from vidur_pd.config import SCHEDULING_POLICIES, EngineConfig, SimulationConfig
+from vidur_pd.config import SCHEDULING_POLICIES, EngineConfig, SimulationConfig, engine_conditions
 
 LOG = "vidur_pd.config.engine_conditions"
 
@@ -214,3 +214,13 @@ def test_a_run_normalises_where_it_reduces() -> None:
     more_s = {name: times_s["flashinfer"][name] - times_s["apart"][name] for name in ("communication_s", "compute_s")}
     assert 73 * 0.7e-6 < more_s["communication_s"] < 73 * 0.85e-6
     assert -72 * 3.0e-6 < more_s["compute_s"] < -72 * 1.9e-6
+
+
+@pytest.mark.parametrize(("tp", "is_said"), [(1, False), (2, False), (4, True), (8, True)])
+def test_an_estimated_kernel_is_said_to_be_one(caplog: pytest.LogCaptureFixture, tp: int, is_said: bool) -> None:
+    """It was measured among two ranks; with one there is none."""
+    engine_conditions._warn_of_ranks.cache_clear()
+    with caplog.at_level(logging.WARNING, logger=LOG):
+        engines(pool("m", "mixed", tp=tp), topology={"kind": "rail_optimized", "gpus_per_node": 8})
+    expected = [f"engine.norm_kernel: FlashInfer's all-reduce was not measured among {tp} ranks: estimated"]
+    assert [record.getMessage() for record in caplog.records] == (expected if is_said else [])

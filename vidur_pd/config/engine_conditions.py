@@ -14,6 +14,7 @@ import simccl
 from aicb import Gpu, Partition, Precision, get_gpu, load_model
 from aicb.model.architecture import GatedDeltaNet
 from aicb.model.kv_groups import kv_groups
+from aicb.operators.norm_kernel import FUSED_UP_TO_BYTES
 from boundary.errors import InputError
 
 GIB: Final = 2**30
@@ -42,6 +43,19 @@ def on_gpus(entry: Mapping[str, Any], gpu: str) -> Tree:
 def with_own_all_reduce(entry: Mapping[str, Any], gpu: str, collectives: Any) -> Tree:
     """Fields of an engine whose own all-reduce kernels run, on the ``gpus`` that the entry names; else none."""
     return on_gpus(entry, gpu) if collectives != str(simccl.Stack.NCCL) else {}
+
+
+def warn_of_estimated_norms(engine: Mapping[str, Any], tp: Any) -> None:
+    """Says that the kernel of norms with all-reduces was measured among fewer ranks than run it here."""
+    is_estimated = isinstance(tp, int) and tp in FUSED_UP_TO_BYTES and tp not in simccl.FLASHINFER_RANKS
+    if engine.get("norm_kernel") == "flashinfer" and is_estimated:
+        _warn_of_ranks(tp)
+
+
+@cache
+def _warn_of_ranks(ranks: int) -> None:
+    """Once in a process, however many configurations it reads."""
+    _log.warning("engine.norm_kernel: FlashInfer's all-reduce was not measured among %d ranks: estimated", ranks)
 
 
 def with_whole_experts(entry: Mapping[str, Any], gpu: str, pool: Mapping[str, Any]) -> Tree:

@@ -149,6 +149,7 @@ def _defaults(found: Mapping[str, Any], stated: Tree, tree: Mapping[str, Any], p
     if conditions.has_two_batches(stated):
         fields["expert_dispatch"] = DEEPEP_KERNELS
     resolved = fields | stated
+    conditions.warn_of_estimated_norms(resolved, pool.get("tp", 1))
     fields["max_seqs"] = _least(fields["max_seqs"], resolved["max_batched_tokens"])
     if not conditions.can_plan_ahead(found["engine"]["policy"], resolved, pool, tree.get("routing")):
         fields["async_scheduling"] = False
