@@ -5,8 +5,9 @@
 
 Of Qwen3-Next-80B-A3B three layers with the delta rule and one with attention, of DeepSeek-V3 (fp8) and GLM-4.5-Air one
 with experts, each with as many heads and columns as a rank of the stated TP has, without collectives
-(``tests/data/engine/vllm-h200-layers.json.gz``). Kernels around the delta rule, the experts of TP 8 and what two
-streams make of each other are from these steps; dense products, attention and all other experts are not.
+(``tests/data/engine/vllm-h200-layers.json.gz``). Kernels around the delta rule, the experts of TP 8, scores of
+GLM's experts and what two streams make of each other are from these steps; dense products, attention and all other
+experts are not.
 """
 
 from __future__ import annotations
