@@ -60,9 +60,13 @@ CAST_US, CAST_BYTES_PER_US = 1.05, 4.33e6
 prompts of 1,024, 4,096 and 8,192)."""
 EXPERTS_TP = 8
 """Whose products of experts are taken."""
+IDLE = "each step began on an idle GPU, whose clock was read after it"
+ONE_RANK = "one rank's part of each TP, without collectives"
+BUSY = "clocks of prompts from 1,024 tokens on, whose products lower them: those at which the table has these products"
 KERNELS = (
     "Qwen3-Next-80B-A3B, 3 layers with the delta rule and one with attention, TP 1 to 8, states in bf16",
     (
+        *(IDLE, BUSY, ONE_RANK),
         "sigmoid and product of the shared expert's gate: of steps in which nothing else ran meanwhile",
         "delta_split: one to three kernels, as Inductor chose for this TP",
     ),
@@ -70,6 +74,7 @@ KERNELS = (
 EXPERTS = (
     "products of the 512 experts of Qwen3-Next-80B-A3B divided by 8, bf16, 64 columns each",
     (
+        *(IDLE, BUSY, ONE_RANK),
         "up to 256 tokens the shared expert ran meanwhile, on a stream of its own",
         "experts that were met (active_groups): as many as even routing meets; not counted",
     ),
@@ -77,15 +82,21 @@ EXPERTS = (
 ROUTER = (
     "scores of the 128 experts of GLM-4.5-Air in fp32, TP 1 and 2",
     (
+        *(IDLE, ONE_RANK),
         "products and sums of their parts as they ran; the cast before them is a part of the norm there, and added "
         "here as it was measured by itself in another engine",
     ),
 )
 LOGITS = (
     "gathered logits of Qwen3-8B, GLM-4.5-Air and Mixtral-8x7B with TP 2, bf16",
-    ("of several decode steps less those of fewer, so that prompts fall out; their clocks were not read",),
+    (
+        "steps followed one another; their clocks were not read (rotated_clock_mhz is the reference's)",
+        "means over the 24 steps by which two runs differ (samples), so that prompts fall out",
+    ),
 )
 """What the points are, and what is to be known of them."""
+OF_STEPS = "decodes of 1 to 256 requests, prompts of 64 to 16,384 tokens (tests/data/engine/vllm-h200-layers.json.gz)"
+OF_SERVERS = "decodes of 8 and 64 requests (tests/data/engine/vllm-h200-tp2-*.json.gz)"
 SERVERS = ("tp2-qwen3-8b", "tp2-glm-4.5-air", "tp2-mixtral-8x7b")
 STRIDED_COPY = "void at::native::elementwise_kernel<128, 4, at::native::gpu_kernel_impl_nocast<at::native::direct_copy"
 """Nothing else copies so in these engines."""
@@ -333,20 +344,15 @@ def provenance(measured: dict[str, Any], run: str, points: str, cautions: Sequen
             run: {
                 "environment": {"device": measured["gpu"], "driver": measured["driver"], **measured["versions"]},
                 "timing": {
-                    "graph_us": "torch's profiler in single steps of the running engine: medians over steps, layers "
-                    "(samples) and, where the shape is the same, TP; without what passes between kernels",
+                    "graph_us": "torch's profiler in steps of the running engine: medians over steps, layers (samples) "
+                    "and, where the shape is the same, TP, unless a caution says otherwise; without what passes "
+                    "between kernels",
                     "cold_us, rotated_us": "the same: nothing was measured apart from an engine",
                 },
             }
         },
-        "cautions": [
-            "each step began on an idle GPU. Clocks (rotated_clock_mhz): read after the step for decodes and prompts "
-            "below 1,024 tokens; of longer ones, whose products lower it, the one at which the table has their times",
-            "one rank's part of each TP, without collectives",
-            *cautions,
-        ],
-        "points": f"{points}: decodes of 1 to 256 requests, prompts of 64 to 16,384 tokens "
-        "(tests/data/engine/vllm-h200-layers.json.gz)",
+        "cautions": list(cautions),
+        "points": f"{points}: {OF_SERVERS if run == LOGITS_PART else OF_STEPS}",
     }
 
 

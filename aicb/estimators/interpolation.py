@@ -49,6 +49,11 @@ class InterpolationEstimator:
         self._roofline = RooflineEstimator(gpu, precision)
         self._fitted: dict[tuple[type[Kernel], Hashable], KernelTimes[Kernel] | None] = {}
 
+    @property
+    def table(self) -> KernelTable:
+        """The measurements that it interpolates."""
+        return self._measured.table
+
     def fitted(self, kind: type[AnyKernel], variant: Hashable = None) -> KernelTimes[AnyKernel] | None:
         """Times of a variant of a kernel; ``None`` where the table has too few measurements."""
         key = (kind, variant)

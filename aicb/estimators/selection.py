@@ -80,7 +80,7 @@ def _with_experts(main: CoreEstimator, gpu: Gpu, precision: Precision, timing: T
     if gpu.name == EXPERTS_GPU:
         sites = engine_sites(KernelTable.read(FOLDER / EXPERTS_GPU / "experts", EXPERTS_GPU))
         return ExpertsEstimator(main, InterpolationEstimator(origin, precision, timing), sites)
-    own = router_sites(KernelTable.load(gpu.name)) if isinstance(main, InterpolationEstimator) else frozenset()
+    own = router_sites(main.table) if isinstance(main, InterpolationEstimator) else frozenset()
     return ExpertsEstimator(main, TransferEstimator(gpu, precision, timing, origin), own_routers=own)
 
 

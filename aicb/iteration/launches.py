@@ -112,7 +112,8 @@ such a call; with 16 layers 12.7 times with two (TP 2, vLLM's own kernel or NCCL
 with one, two or four engines at once it is 9.7. That is 7.3 launches a layer for two all-reduces, more than two thirds
 of them around the calls of the communicator, and 11.4 for gathering tokens for shared experts and scattering results:
 2.4 and 1.9 in the communicator, and half of the rest each, in which the kernels are that shared experts have besides.
-Other collectives were not measured and count as one launch."""
+FlashInfer's call, which normalises as well, was not measured apart in engines and counts as an all-reduce. Other
+collectives were not measured and count as one launch."""
 
 APART_FROM_NORM = "quant"
 """Operators that compute an activation and quantise it are two kernels there."""

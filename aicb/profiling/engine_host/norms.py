@@ -6,8 +6,10 @@ from typing import Any
 
 
 def norm_kernel(config: Any) -> str:
-    """Whether an engine of this configuration normalises in the kernel that reduces among its ranks: what it was asked,
-    and whether FlashInfer has the kernel, without which it goes on by itself."""
+    """``flashinfer`` or ``apart`` (``aicb.operators.norm_kernel``) of an engine with this ``VllmConfig``.
+
+    vLLM asks for the fused kernel by default and runs without it where FlashInfer has none.
+    """
     if not config.compilation_config.pass_config.fuse_allreduce_rms:
         return "apart"
     try:
