@@ -173,8 +173,9 @@ def _kinds(
     if stack is AllReduceKernels.NCCL or at.nodes > 1:
         return nccl
     if stack is AllReduceKernels.FLASHINFER:
-        one_shot = sizes <= _FLASHINFER_ONE_SHOT_UP_TO_BYTES.get(at.ranks, 0)
-        return np.where(one_shot, str(ONE_SHOT), str(TWO_SHOT))
+        if at.ranks not in _FLASHINFER_ONE_SHOT_UP_TO_BYTES:
+            return nccl
+        return np.where(sizes <= _FLASHINFER_ONE_SHOT_UP_TO_BYTES[at.ranks], str(ONE_SHOT), str(TWO_SHOT))
     if stack is AllReduceKernels.TRTLLM:
         return np.where(_trtllm_uses_one_shot(sizes, at.ranks), str(ONE_SHOT), nccl)
     if at.ranks not in _VLLM_RANKS:

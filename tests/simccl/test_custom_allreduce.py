@@ -53,6 +53,18 @@ def test_tensorrt_llm_uses_one_shot_up_to_a_number_of_elements(ranks: int, last:
     assert kernels(AllReduceKernels.TRTLLM, "h200", ranks, [last, last + 2]) == ["one_shot", "none"]
 
 
+def test_flashinfer_has_a_kernel_for_two_four_and_eight_ranks() -> None:
+    chosen = [
+        kernels(AllReduceKernels.FLASHINFER, "h200", ranks, [1 * MIB, 3 * MIB, 33 * MIB]) for ranks in (2, 3, 4, 8)
+    ]
+    assert chosen == [
+        ["one_shot", "one_shot", "two_shot"],
+        ["none"] * 3,
+        ["one_shot", "two_shot", "two_shot"],
+        ["two_shot"] * 3,
+    ]
+
+
 def test_between_nodes_engines_call_nccl() -> None:
     for stack in AllReduceKernels:
         assert kernels(stack, "h100", 16, [1024], nodes=2) == ["none"]
