@@ -3,7 +3,7 @@
 The part of a measured time that memory explains follows the bandwidth, the rest what the SMs take, latency apart
 (`aicb.estimators.transfer_reference`): large products keep the utilisation measured for the same shape, weights are
 read at the share of the bandwidth that was measured, and small kernels keep their latency. No time is below the
-target's roofline.
+target's roofline. A kernel whose time its FLOPs and bytes do not tell has a ratio of its own (`Kernel.time_ratio`).
 
 Assumes the same kernels with the same efficiency on both GPUs. Times are at the reference clock; iterations are slowed
 by the law of the target, which is that of the measured GPU on its peaks and power (`aicb.measurements.gpu`). Every time
@@ -77,8 +77,10 @@ class TransferEstimator:
         found = self._measured.price(kernel)
         here, there = self._parts(kernel)
         bound_us = roofline_us(kernel.cost(self.precision), self.gpu, is_resident=self._is_resident(kernel))
+        ratio = kernel.time_ratio(self._origin, self.gpu)
+        by_cost_us = float(transferred_us(found.time_us, here, there))
         return Estimate(
-            max(float(transferred_us(found.time_us, here, there)), bound_us),
+            max(by_cost_us if ratio is None else ratio * found.time_us, bound_us),
             True,
             self._source(found.source, found.time_us, here, there),
             lambda: self._error(kernel, found, shares(found.time_us, here, there)),
@@ -92,7 +94,10 @@ class TransferEstimator:
             parts(costs.flops, costs.moved_bytes, costs.peak_flops(gpu), is_resident, gpu, self._origin)
             for gpu in (self._origin, self.gpu)
         )
-        time_us = transferred_us(self._measured.times(costs).time_us, here, there)
+        found_us = self._measured.times(costs).time_us
+        ratios = [kernel.time_ratio(self._origin, self.gpu) for kernel in costs.kernels]
+        known = np.array([math.nan if ratio is None else ratio for ratio in ratios])
+        time_us = np.where(np.isnan(known), transferred_us(found_us, here, there), known * found_us)
         bound_us = costs.roofline_us(self.gpu, is_resident)
         return ManyTimes(np.maximum(time_us, bound_us), np.ones(len(time_us), dtype=np.bool_))
 

@@ -27,13 +27,28 @@ from aicb.measurements.clock import FP8_EXPERTS, PowerLoad
 from aicb.measurements.gpu import Gpu
 from aicb.measurements.timing import MeasuredTimes
 from aicb.model.architecture import MoeFfn
-from aicb.model.precision import ELEMENT_BYTES, SCALE_BLOCK, Precision, activation_bytes_per_row, weight_matrix_bytes
+from aicb.model.precision import (
+    ELEMENT_BYTES,
+    SCALE_BLOCK,
+    Precision,
+    activation_bytes_per_row,
+    weight_matrix_bytes,
+)
 
 TOKENS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192)
 """Of all ranks together, in measurements."""
+SWAPPED_BELOW, NARROW_UP_TO = 32, 64
+"""Tokens of all ranks that choose the products' kernel, and its tiles: fewer than 32 have operands swapped and tiles of
+16 rows, up to 64 tiles of 64, more of 128, however few rows an expert has (TensorRT-LLM's
+``fp8_blockscale_gemm_kernel.cuh`` and ``deep_gemm/compiler`` in FlashInfer 0.6.12)."""
 KERNELS_US = 20.0
 """Kernels other than the two products, each short: sorting, copying, two quantisations, activation, sum. Its value
 shapes the interpolation and no more."""
+CALL_US, WEIGHTS_SHARE, TILES_SHARE, AROUND_SHARE = 32.0, 0.88, 0.44, 0.215
+"""Of a call, for the ratio of two GPUs: what it takes with hardly a row, the shares of the bandwidth at which weights
+are read and of the peak at which padded tiles are multiplied, and that of the bandwidth at which the kernels around
+the products move rows. The last is what they take in an engine on an H200 (70 ns a row of DeepSeek-V3, 2,048 to 16,384
+tokens) for an H100's bandwidth; with it the others were fitted to the H100's rows (mean error 7 %)."""
 _BF16 = ELEMENT_BYTES["bf16"]
 
 
@@ -60,15 +75,8 @@ class FusedExperts(Kernel):
         del precision
         up, down = (weight_matrix_bytes(n, k, "fp8") for n, k in self._products)
         weights = self.active_groups * (up + down)
-        moved = 2 * self.rows * self._between_bytes + self._outer_bytes + weights
+        moved = 2 * self.rows * _between_bytes(self.width, self.hidden) + self._outer_bytes + weights
         return KernelCost(6.0 * self.rows * self.width * self.hidden, moved, weights, "fp8")
-
-    @property
-    def _between_bytes(self) -> int:
-        """Of a pair, in all tensors between the kernels: its row copied and quantised, the first product, activated and
-        quantised, the second product."""
-        quantised = sum(activation_bytes_per_row(columns, "fp8") for columns in (self.hidden, self.width))
-        return int(_BF16 * (2 * self.hidden + 3 * self.width) + quantised)
 
     @property
     def _outer_bytes(self) -> float:
@@ -87,6 +95,10 @@ class FusedExperts(Kernel):
     def describe(self) -> str:
         experts = f"{self.active_groups:.1f}/{self.groups} experts"
         return f"tokens {self.tokens:g} rows {self.rows:g} width {self.width} hidden {self.hidden} fp8 {experts}"
+
+    def time_ratio(self, origin: Gpu, target: Gpu) -> float:
+        """By what bounds a call, in which products of few rows are as many as their tiles are padded to."""
+        return _bounds_us(target, self) / _bounds_us(origin, self)
 
     @classmethod
     def read(cls, operation: str, row: Columns) -> Self:
@@ -113,7 +125,7 @@ class FusedExperts(Kernel):
 
     def tensor_bytes(self, precision: Precision) -> int:
         del precision
-        return int(self.rows * self._between_bytes + self._outer_bytes)
+        return int(self.rows * _between_bytes(self.width, self.hidden) + self._outer_bytes)
 
     @classmethod
     def swept_points(cls, swept: SweptModel) -> Iterator[Point]:
@@ -126,6 +138,13 @@ class FusedExperts(Kernel):
                 tag = f"{swept.model.name}/experts/ep{ranks}"
                 for tokens in [count for count in TOKENS if count <= swept.most_counted_tokens]:
                     yield from _points(moe, swept.model.hidden, tokens, ranks, tag)
+
+
+def _between_bytes(width: int, hidden: int) -> int:
+    """Of a pair, in all tensors between the kernels: its row copied and quantised, the first product, activated and
+    quantised, the second product."""
+    quantised = activation_bytes_per_row(hidden, "fp8") + activation_bytes_per_row(width, "fp8")
+    return _BF16 * (2 * hidden + 3 * width) + quantised
 
 
 def _points(moe: MoeFfn, hidden: int, tokens: int, ranks: int, tag: str) -> Iterator[Point]:
@@ -164,6 +183,17 @@ class FusedTimes(SurfaceTimes[FusedExperts]):
         active = max(float(kernel.active_groups), 1.0)
         site = float(kernel.groups), float(kernel.width), float(kernel.hidden)
         return *site, float(kernel.tokens), active, max(kernel.rows / active, 1.0)
+
+
+def _bounds_us(gpu: Gpu, kernel: FusedExperts) -> float:
+    """Products bound by weights or by padded tiles, one or the other, and the kernels around them."""
+    tile = 16 if kernel.tokens < SWAPPED_BELOW else 64 if kernel.tokens <= NARROW_UP_TO else 128
+    active, elements = max(kernel.active_groups, 1.0), 3 * kernel.width * kernel.hidden
+    tiles = max(kernel.rows / active / tile + 0.5, 1.0)
+    weights_s = active * elements / (WEIGHTS_SHARE * gpu.hbm_bytes_per_s)
+    tiles_s = 2.0 * active * tiles * tile * elements / (TILES_SHARE * gpu.peak_flops["fp8"])
+    around_s = kernel.rows * _between_bytes(kernel.width, kernel.hidden) / (AROUND_SHARE * gpu.hbm_bytes_per_s)
+    return CALL_US + (max(weights_s, tiles_s) + around_s) * 1e6
 
 
 def _reference(gpu: Gpu, is_resident: bool) -> ReferenceModel:

@@ -20,6 +20,7 @@ from aicb.kernels.fitting.estimate import DecodeTimes, Estimate
 from aicb.kernels.fitting.surface import Surface
 from aicb.kernels.point import ListedPlace, Point, SweptModel
 from aicb.measurements.clock import DENSE_PRODUCTS, PowerLoad
+from aicb.measurements.gpu import Gpu
 from aicb.measurements.timing import MeasuredTimes
 from aicb.model.key_span import KeySpan
 from aicb.model.precision import GemmDtype, KvDtype, Precision
@@ -69,6 +70,11 @@ class Kernel(ABC):
     def power_load(self) -> PowerLoad:
         """What it adds to the load that lowers the SM clock."""
         return DENSE_PRODUCTS
+
+    def time_ratio(self, origin: Gpu, target: Gpu) -> float | None:
+        """Time on ``target`` over that on ``origin``, where FLOPs and bytes do not tell it; None: they do."""
+        del origin, target
+        return None
 
     @classmethod
     @abstractmethod

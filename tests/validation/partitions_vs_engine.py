@@ -69,7 +69,12 @@ ON_H200 = ("h200-tp2-qwen3-next", "h200-tp2-qwen3-30b-a3b", "h200-dp2-ep2-qwen3-
 WITH_FLASHINFER = ("h200-tp2-qwen3-8b", "h200-tp2-glm-4.5-air", "h200-tp2-mixtral-8x7b", "h200-tp1-qwen3-30b-a3b")
 """The same with FlashInfer, whose kernel reduces among two ranks and normalises at once; contexts of 16,000 tokens, and
 in the first and the last prefix caching. The last is on one GPU."""
-IN_PHASES = (*ON_H200, *WITH_FLASHINFER)
+OF_ISSUE_MODELS = (
+    "h200-tp2-qwen3-next-flashinfer",
+    "h200-tp2-qwen3-235b-a22b-fp8",
+    "h200-dp2-ep2-deepseek-v3-l8",
+)
+IN_PHASES = (*ON_H200, *WITH_FLASHINFER, *OF_ISSUE_MODELS)
 HOST = "xeon-vm-32-h100"
 """Of one worker on a machine of the same kind, stamped inside."""
 OWN = "own"
@@ -182,7 +187,7 @@ def _configuration(server: str, trace: Path) -> dict[str, Any]:
             "max_seqs": 256,
             "prefix_caching": found["args"]["enable_prefix_caching"],
             "num_kv_blocks": blocks if block_tokens == BLOCK_TOKENS else None,
-            "norm_kernel": "flashinfer" if server in WITH_FLASHINFER else "apart",
+            "norm_kernel": "flashinfer" if server in (*WITH_FLASHINFER, *OF_ISSUE_MODELS) else "apart",
         },
         "network": {"collectives": found["collectives"]},
     }
