@@ -6,6 +6,7 @@ import pytest
 
 from aicb import Partition, Precision, get_gpu, load_model
 from aicb.iteration.model import IterationModel
+from aicb.kernels.elementwise import Elementwise
 from aicb.operators.batch import Batch
 from aicb.operators.lists import iteration_operators, token_operators
 from aicb.operators.norm_kernel import FUSED_UP_TO_BYTES, check_norm_kernel, normalised_by
@@ -14,15 +15,18 @@ from boundary.errors import InputError
 from tests.validation.partitions_vs_engine import measurement
 
 TOGETHER = "flashinfer::trtllm_allreduce_fusion"
+NEXT = "qwen3-next-80b-a3b"
 SERVERS = {
     "qwen3-8b": "h200-tp2-qwen3-8b",
     "glm-4.5-air": "h200-tp2-glm-4.5-air",
     "mixtral-8x7b": "h200-tp2-mixtral-8x7b",
 }
+HYBRID = {NEXT: "h200-tp2-qwen3-next-flashinfer"}
 
 
 def listed(model: str, tokens: int, tp: int = 2) -> list[Operator]:
-    return token_operators(load_model(model), Partition(tp=tp), Precision(), tokens=tokens)
+    parallel = load_model(model), Partition(tp=tp), Precision()
+    return token_operators(*parallel, tokens=tokens, hybrid_kernels="compiled")
 
 
 def fused(operators: list[Operator]) -> int:
@@ -37,10 +41,10 @@ def weights(operators: list[Operator]) -> int:
     return sum(each.count * each.weight_elements for each in operators)
 
 
-@pytest.mark.parametrize("model", SERVERS)
+@pytest.mark.parametrize("model", [*SERVERS, *HYBRID])
 def test_as_many_all_reduces_normalise_as_in_the_engine(model: str) -> None:
     """Each of a decode step, and no other kernel of FlashInfer's."""
-    kernels = measurement(SERVERS[model])["kernels"]
+    kernels = measurement((SERVERS | HYBRID)[model])["kernels"]
     few, more = (
         sum(count for name, (count, _) in kernels[f"decode-1-{outputs}"].items() if TOGETHER in name)
         for outputs in (9, 33)
@@ -71,10 +75,21 @@ def test_larger_ones_are_reduced_and_normalised_apart(tp: int) -> None:
     assert normalised_by("flashinfer", beyond, tp) == beyond
 
 
-@pytest.mark.parametrize(("model", "tp"), [("qwen3-8b", 1), ("qwen3-next-80b-a3b", 2)])
-def test_nothing_changes_with_one_rank_or_weights_that_are_one_off(model: str, tp: int) -> None:
-    apart = token_operators(load_model(model), Partition(tp=tp), Precision(), tokens=8, hybrid_kernels="compiled")
-    assert normalised_by("flashinfer", apart, tp) == apart
+def test_nothing_changes_with_one_rank() -> None:
+    apart = listed("qwen3-8b", 8, tp=1)
+    assert normalised_by("flashinfer", apart, 1) == apart
+
+
+def test_a_hybrid_model_keeps_its_norms_after_attention_and_adds_shared_experts_before() -> None:
+    """Of 97 all-reduces those after the experts and the embedding, 49, as FlashInfer's kernels in the engine."""
+    apart, together = listed(NEXT, 8), normalised_by("flashinfer", listed(NEXT, 8), 2)
+    assert fused(together) == 48 + 1
+    assert weights(together) == weights(apart)
+    counts = {each.name: each.count for each in together}
+    assert counts["post_attention_norm"] == counts["shared_add"] == 48
+    assert "input_norm" not in counts
+    (added,) = [each.kernel for each in together if each.name == "shared_add"]
+    assert added == Elementwise("add", 8, 2048, 3 * 2 * 8 * 2048)
 
 
 def test_experts_that_ranks_share_leave_the_norm_before_attention_apart() -> None:
