@@ -14,7 +14,8 @@ is what ``aicb profile host`` makes of its loads in the very engine, before and 
 the first engines of fp8 experts with EP; blind, DeepGEMM's products stood for FlashInfer's there. `ON_H200` are whole
 models; hosts change their speed meanwhile, so that there is ``then`` besides: ``own`` at the speed at which the engine
 launched in the very phase, which is taken from its stamps, not from times of tokens. `WITH_FLASHINFER` are four more,
-frozen likewise (``1d84f522``); only they had FlashInfer, as an installed vLLM has.
+frozen likewise (``1d84f522``), `THREE_MORE` once more; only they had FlashInfer, as an installed vLLM has. Prompts of
+fp8 models are compared ``as routed``, too: with the experts that they reach in these engines (`PROMPT_LOADS`).
 """
 
 from __future__ import annotations
@@ -69,12 +70,20 @@ ON_H200 = ("h200-tp2-qwen3-next", "h200-tp2-qwen3-30b-a3b", "h200-dp2-ep2-qwen3-
 WITH_FLASHINFER = ("h200-tp2-qwen3-8b", "h200-tp2-glm-4.5-air", "h200-tp2-mixtral-8x7b", "h200-tp1-qwen3-30b-a3b")
 """The same with FlashInfer, whose kernel reduces among two ranks and normalises at once; contexts of 16,000 tokens, and
 in the first and the last prefix caching. The last is on one GPU."""
-OF_ISSUE_MODELS = (
+THREE_MORE = (
     "h200-tp2-qwen3-next-flashinfer",
     "h200-tp2-qwen3-235b-a22b-fp8",
     "h200-dp2-ep2-deepseek-v3-l8",
 )
-IN_PHASES = (*ON_H200, *WITH_FLASHINFER, *OF_ISSUE_MODELS)
+"""Again (``18f581d3``): a hybrid model, 94 layers in fp8, and fp8 experts that ranks share, cut to 8 layers."""
+PROMPT_LOADS = {
+    "tp2-ep2-minimax-m2-l12": "zipf:1.85",
+    "h200-tp2-qwen3-235b-a22b-fp8": "zipf:4.2",
+}
+"""Popularities by which 128 tokens reach as many experts as prompts do with the random fp8 weights of these engines,
+100 of 256 and 26 of 128 in the mean of their layers (``python -m tests.validation.routing_of_random_weights SERVER``).
+Decodes of several requests reach as many as if tokens were independent."""
+IN_PHASES = (*ON_H200, *WITH_FLASHINFER, *THREE_MORE)
 HOST = "xeon-vm-32-h100"
 """Of one worker on a machine of the same kind, stamped inside."""
 OWN = "own"
@@ -100,11 +109,11 @@ def measurement(server: str) -> dict[str, Any]:
     return read_measurement(f"vllm-{'' if server in IN_PHASES else 'h100-'}{server}")
 
 
-def compare_prompts(server: str, host: str | None = None) -> list[Comparison]:
+def compare_prompts(server: str, host: str | None = None, expert_load: str | None = None) -> list[Comparison]:
     """Medians of first tokens of prompts alone."""
     found = measurement(server)["prefill"]
     requests = [{"arrival": APART_S * index, "n_in": tokens, "n_out": 2} for index, (tokens, _) in enumerate(found)]
-    ttft_ms = seconds(simulate(server, requests, host, "prefill").ttft_ps) * 1e3
+    ttft_ms = seconds(simulate(server, requests, host, "prefill", expert_load).ttft_ps) * 1e3
     return [
         Comparison(f"prefill of {tokens}", float(np.median(times)) * 1e3, float(simulated))
         for (tokens, times), simulated in zip(found, ttft_ms, strict=True)
@@ -150,7 +159,13 @@ def own_host(server: str, phase: str = "") -> dict[str, float]:
     return {**then, "piece_launch_us": pieces["median_us"]} if pieces else then
 
 
-def simulate(server: str, requests: Sequence[dict[str, Any]], host: str | None = None, phase: str = "") -> Any:
+def simulate(
+    server: str,
+    requests: Sequence[dict[str, Any]],
+    host: str | None = None,
+    phase: str = "",
+    expert_load: str | None = None,
+) -> Any:
     """The table of requests, in their order; by default on the default host."""
     with tempfile.TemporaryDirectory() as folder:
         trace, configuration = Path(folder) / "trace.jsonl", Path(folder) / "config.yaml"
@@ -162,6 +177,7 @@ def simulate(server: str, requests: Sequence[dict[str, Any]], host: str | None =
             own.write_text(yaml.safe_dump({"source": server, **times}), encoding="utf-8")
             host = str(own)
         configured["engine"] |= {"host": host} if host else {}
+        configured["engine"] |= {"expert_load": expert_load} if expert_load else {}
         if "config" in measurement(server):
             model = Path(folder) / "config.json"
             model.write_text(json.dumps(measurement(server)["config"]), encoding="utf-8")
@@ -187,7 +203,7 @@ def _configuration(server: str, trace: Path) -> dict[str, Any]:
             "max_seqs": 256,
             "prefix_caching": found["args"]["enable_prefix_caching"],
             "num_kv_blocks": blocks if block_tokens == BLOCK_TOKENS else None,
-            "norm_kernel": "flashinfer" if server in (*WITH_FLASHINFER, *OF_ISSUE_MODELS) else "apart",
+            "norm_kernel": "flashinfer" if server in (*WITH_FLASHINFER, *THREE_MORE) else "apart",
         },
         "network": {"collectives": found["collectives"]},
     }
@@ -233,6 +249,9 @@ def main() -> int:
             times = f"measured {row.measured_ms:9.2f} ms  simulated {row.simulated_ms:9.2f} ms"
             named = "  ".join(f"{host} {other.error:+6.1%}" for host, other in zip(hosts[1:], others, strict=True))
             print(f"{server:24s} {row.name:24s} {times}  {row.error:+6.1%}  {named}")
+    for server, load in PROMPT_LOADS.items():
+        for row in compare_prompts(server, OWN, load):
+            print(f"{server:24s} {row.name:24s} as routed {row.error:+6.1%}")
     for server in LATER:
         phases = [each["during"] for each in measurement(server)["during"]]
         print(server, "launches", {phase: round(launch_us(server, phase), 1) for phase in phases})

@@ -26,10 +26,12 @@ from tests.validation.partitions_vs_engine import (
     LONG_RUN,
     ON_H200,
     OWN,
+    PROMPT_LOADS,
     RUNS,
     SERVERS,
     SHARED_FP8,
     THEN,
+    THREE_MORE,
     WITH_FLASHINFER,
     compare_decodes,
     compare_prompts,
@@ -276,6 +278,7 @@ def test_whole_models_on_two_h200s_serve_as_measured_where_the_speed_of_their_ho
             assert (abs(row.error) <= limit) != is_miss, f"{row.name}: {row.error:+.1%}"
 
 
+_, FP8_QWEN, SHARED_DEEPSEEK = THREE_MORE
 WHOLE_MISSES = {
     ("h200-tp2-glm-4.5-air", OWN): {"tpot"},
     ("h200-tp2-mixtral-8x7b", OWN): {"ttft"},
@@ -318,6 +321,60 @@ def test_four_more_whole_models_serve_as_measured(server: str, host: str) -> Non
     for latency, limit in LIMITS.items():
         error = np.mean([abs(row.error) for row in means if f" {latency} " in row.name])
         assert (error <= limit) != (latency in WHOLE_MISSES.get((server, host), ())), f"{latency}: {error:.1%}"
+
+
+MORE_MISSES = {
+    (SHARED_DEEPSEEK, OWN): {"tpot", "e2e"},
+    (FP8_QWEN, OWN): {"ttft"},
+    (FP8_QWEN, THEN): {"tpot", "e2e"},
+}
+"""Launches 10 to 40 % slower than in the loads of the host file; prompts that reach fewer experts than are priced."""
+MORE_DECODES = {THREE_MORE[0]: (0.03, 0.08), FP8_QWEN: (0.02, 0.03), SHARED_DEEPSEEK: (0.06, 0.08)}
+
+
+@pytest.mark.parametrize("server", THREE_MORE)
+def test_three_more_engines_decode_as_measured(server: str) -> None:
+    """2.7 and 1.3 % off in the mean (blind 2.7 and 1.3). DeepSeek's from 8 requests on, which no host holds up, 5.0
+    (blind 9.3, as FlashInfer's experts were carried over by bandwidth alone)."""
+    rows = compare_decodes(server)
+    if server == SHARED_DEEPSEEK:
+        rows = [row for row in rows if int(row.name.split()[2]) >= 32]
+    errors = [abs(row.error) for row in rows]
+    mean, worst = MORE_DECODES[server]
+    assert np.mean(errors) <= mean
+    assert max(errors) <= worst
+
+
+@pytest.mark.parametrize("server", THREE_MORE)
+def test_three_more_engines_run_as_measured_with_a_host_file_of_theirs(server: str) -> None:
+    """3.7 % of the model of 94 layers, whose prompts reach as many experts as its random weights let them."""
+    rows = [*compare_prompts(server, OWN, PROMPT_LOADS.get(server)), *compare_decodes(server, OWN)]
+    assert np.mean([abs(row.error) for row in rows]) <= (0.04 if server in PROMPT_LOADS else 0.065)
+
+
+@pytest.mark.parametrize("server", PROMPT_LOADS)
+def test_prompts_reach_the_experts_that_random_weights_let_them(server: str) -> None:
+    """16 and 20 % off in the mean with experts as even as those of decodes, 4.9 and 5.9 as routed."""
+    even, routed = (compare_prompts(server, OWN, load) for load in (None, PROMPT_LOADS[server]))
+    assert np.mean([abs(row.error) for row in even]) > 0.15
+    assert np.mean([abs(row.error) for row in routed]) <= 0.06
+
+
+@pytest.mark.parametrize("host", [OWN, THEN])
+@pytest.mark.parametrize("server", THREE_MORE)
+def test_three_more_engines_serve_as_measured(server: str, host: str) -> None:
+    """Means over all runs: blind, with the host file, 2.3 to 14 % for TTFT, 2.3 to 13 for TPOT and E2E."""
+    means = [
+        row
+        for run in H200_RUNS
+        if run in measurement(server)
+        for row in compare_serving(server, run, host)
+        if row.name.endswith("mean")
+    ]
+    assert len(means) >= 6
+    for latency, limit in LIMITS.items():
+        error = np.mean([abs(row.error) for row in means if f" {latency} " in row.name])
+        assert (error <= limit) != (latency in MORE_MISSES.get((server, host), ())), f"{latency}: {error:.1%}"
 
 
 def test_processors_have_two_speeds_and_ranks_that_share_experts_mostly_the_lower() -> None:
