@@ -90,7 +90,15 @@ class FusedExperts(Kernel):
 
     @property
     def power_load(self) -> PowerLoad:
-        return FP8_EXPERTS
+        """Of fp8 experts; the tensor cores multiply what tiles are padded with as well."""
+        return PowerLoad(FP8_EXPERTS.base, FP8_EXPERTS.slope * self.padded_rows / self.rows)
+
+    @property
+    def padded_rows(self) -> float:
+        """Rows of the tiles that have some."""
+        tile = 16 if self.tokens < SWAPPED_BELOW else 64 if self.tokens <= NARROW_UP_TO else 128
+        active = max(self.active_groups, 1.0)
+        return active * tile * max(self.rows / active / tile + 0.5, 1.0)
 
     def describe(self) -> str:
         experts = f"{self.active_groups:.1f}/{self.groups} experts"
@@ -187,11 +195,9 @@ class FusedTimes(SurfaceTimes[FusedExperts]):
 
 def _bounds_us(gpu: Gpu, kernel: FusedExperts) -> float:
     """Products bound by weights or by padded tiles, one or the other, and the kernels around them."""
-    tile = 16 if kernel.tokens < SWAPPED_BELOW else 64 if kernel.tokens <= NARROW_UP_TO else 128
-    active, elements = max(kernel.active_groups, 1.0), 3 * kernel.width * kernel.hidden
-    tiles = max(kernel.rows / active / tile + 0.5, 1.0)
-    weights_s = active * elements / (WEIGHTS_SHARE * gpu.hbm_bytes_per_s)
-    tiles_s = 2.0 * active * tiles * tile * elements / (TILES_SHARE * gpu.peak_flops["fp8"])
+    elements = 3 * kernel.width * kernel.hidden
+    weights_s = max(kernel.active_groups, 1.0) * elements / (WEIGHTS_SHARE * gpu.hbm_bytes_per_s)
+    tiles_s = 2.0 * kernel.padded_rows * elements / (TILES_SHARE * gpu.peak_flops["fp8"])
     around_s = kernel.rows * _between_bytes(kernel.width, kernel.hidden) / (AROUND_SHARE * gpu.hbm_bytes_per_s)
     return CALL_US + (max(weights_s, tiles_s) + around_s) * 1e6
 
