@@ -27,13 +27,7 @@ from aicb.measurements.clock import FP8_EXPERTS, PowerLoad
 from aicb.measurements.gpu import Gpu
 from aicb.measurements.timing import MeasuredTimes
 from aicb.model.architecture import MoeFfn
-from aicb.model.precision import (
-    ELEMENT_BYTES,
-    SCALE_BLOCK,
-    Precision,
-    activation_bytes_per_row,
-    weight_matrix_bytes,
-)
+from aicb.model.precision import ELEMENT_BYTES, SCALE_BLOCK, Precision, activation_bytes_per_row, weight_matrix_bytes
 
 TOKENS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192)
 """Of all ranks together, in measurements."""

@@ -29,7 +29,6 @@ NormKernel = Literal["apart", "flashinfer"]
 _MIB = 1 << 20
 FUSED_UP_TO_BYTES = {2: 64 * _MIB, 4: 2 * _MIB, 8: _MIB // 2}
 """By ranks of the group, the largest all-reduce on Hopper: ``FI_ALLREDUCE_FUSION_MAX_SIZE_MB`` of vLLM."""
-_AFTER_EXPERTS = ("ffn_all_reduce", "moe_all_reduce", "embedding_all_reduce")
 NORM_AFTER = {
     **dict.fromkeys(("attention_all_reduce", "gdn_all_reduce"), "post_attention_norm"),
     **dict.fromkeys(("ffn_all_reduce", "moe_all_reduce"), "input_norm"),
@@ -37,9 +36,13 @@ NORM_AFTER = {
 }
 """By all-reduce, the norm of a layer that is no longer listed by itself; the embedding's has that of the first layer,
 for which the last layer's has the final one."""
-FUSED_NORMS = {"add_rms_norm": frozenset(NORM_AFTER), "offset_sum_norm": frozenset(_AFTER_EXPERTS)}
-"""By the kernel of a norm, the all-reduces that it is fused with."""
 SUMMING_NORM = "offset_sum_norm"
+"""Also adds the shared experts' results (`aicb.operators.hybrid_kernels`)."""
+FUSED_NORMS = {
+    "add_rms_norm": frozenset(NORM_AFTER),
+    SUMMING_NORM: frozenset(("ffn_all_reduce", "moe_all_reduce", "embedding_all_reduce")),
+}
+"""By the kernel of a norm, the all-reduces that it is fused with."""
 
 
 def check_norm_kernel(chosen: str) -> None:

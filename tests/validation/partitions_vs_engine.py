@@ -14,8 +14,9 @@ is what ``aicb profile host`` makes of its loads in the very engine, before and 
 the first engines of fp8 experts with EP; blind, DeepGEMM's products stood for FlashInfer's there. `ON_H200` are whole
 models; hosts change their speed meanwhile, so that there is ``then`` besides: ``own`` at the speed at which the engine
 launched in the very phase, which is taken from its stamps, not from times of tokens. `WITH_FLASHINFER` are four more,
-frozen likewise (``1d84f522``), `THREE_MORE` once more; only they had FlashInfer, as an installed vLLM has. Prompts of
-fp8 models are compared ``as routed``, too: with the experts that they reach in these engines (`PROMPT_LOADS`).
+frozen likewise (``1d84f522``), `THREE_MORE` once more; only they normalised by FlashInfer, as an installed vLLM does.
+Prompts of fp8 models are compared ``as routed``, too: with the experts that they reach in these engines
+(`PROMPT_LOADS`).
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ import yaml
 from aicb.iteration.host import MEDIAN_HOST, OF_WORKERS, HostModel, slowest_of
 from aicb.iteration.model import IterationModel
 from aicb.measurements.gpu import get_gpu
+from aicb.model.architecture import Model
 from aicb.model.catalog import load_model
 from aicb.model.partition import Partition
 from aicb.model.precision import Precision
@@ -77,7 +79,7 @@ THREE_MORE = (
 )
 """Again (``18f581d3``): a hybrid model, 94 layers in fp8, and fp8 experts that ranks share, cut to 8 layers."""
 PROMPT_LOADS = {
-    "tp2-ep2-minimax-m2-l12": "zipf:1.85",
+    "tp2-ep2-minimax-m2-l12": "zipf:1.8",
     "h200-tp2-qwen3-235b-a22b-fp8": "zipf:4.2",
 }
 """Popularities by which 128 tokens reach as many experts as prompts do with the random fp8 weights of these engines,
@@ -203,16 +205,29 @@ def _configuration(server: str, trace: Path) -> dict[str, Any]:
             "max_seqs": 256,
             "prefix_caching": found["args"]["enable_prefix_caching"],
             "num_kv_blocks": blocks if block_tokens == BLOCK_TOKENS else None,
-            "norm_kernel": "flashinfer" if server in (*WITH_FLASHINFER, *THREE_MORE) else "apart",
+            "norm_kernel": "flashinfer" if _has_flashinfer_reduce(found) else "apart",
         },
         "network": {"collectives": found["collectives"]},
     }
+
+
+def _has_flashinfer_reduce(found: dict[str, Any]) -> bool:
+    """Whether the engine's log says that FlashInfer's all-reduce was made ready."""
+    return any("Initialized FlashInfer Allreduce" in line for line in found.get("log", ()))
 
 
 def _partition(arguments: dict[str, Any]) -> dict[str, int]:
     """Degrees of a pool; vLLM spreads experts over all ranks, or over none."""
     tp, dp = arguments["tensor_parallel_size"], arguments.get("data_parallel_size", 1)
     return {"tp": tp, "dp": dp, "ep": tp * dp if arguments.get("enable_expert_parallel") else 1}
+
+
+def model_of(server: str) -> Model:
+    """The model that an engine ran."""
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "config.json"
+        file.write_text(json.dumps(measurement(server)["config"]), encoding="utf-8")
+        return load_model(str(file))
 
 
 def compare(server: str, host: str | None = None) -> list[Comparison]:
@@ -232,11 +247,9 @@ def launch_us(server: str, phase: str) -> float:
     eager = [row for row in steps if row["mode"] == "eager" and row["kind"].startswith("prompt")]
     passes = sum(row["number"] for row in eager)
     time_us = sum(row["launch_us"] * row["number"] for row in eager) / passes
-    with tempfile.TemporaryDirectory() as folder:
-        config = Path(folder) / "config.json"
-        config.write_text(json.dumps(found["config"]), encoding="utf-8")
-        model = load_model(str(config))
-    iterations = IterationModel(model, Partition(tp=2), Precision(), get_gpu("h100"), hybrid_kernels="compiled")
+    iterations = IterationModel(
+        model_of(server), Partition(tp=2), Precision(), get_gpu("h100"), hybrid_kernels="compiled"
+    )
     slower = slowest_of(2, HostModel().speed_spread)
     return float(time_us / iterations.launches(0).eager_time / slower)
 
