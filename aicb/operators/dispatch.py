@@ -3,7 +3,8 @@
 ``deepep_normal``, ``deepep_low_latency``: DeepEP's kernels; quantised tokens travel, one copy per node and rank or one
 message per expert, and bf16 results.
 ``all_gather``: every rank gets the quantised tokens of all, with the experts that they chose, and computes those of its
-own; a reduce-scatter in bf16 adds up (vLLM's ``allgather_reducescatter``, TensorRT-LLM without an all-to-all).
+own; a reduce-scatter in bf16 adds up (vLLM's ``allgather_reducescatter``, TensorRT-LLM without an all-to-all). Where
+one rank has most of the tokens, they are broadcast and reduced.
 ``all_gather_bf16``: the same with bf16 tokens before they are routed (SGLang in decodes).
 ``all_reduce``: bf16 tokens of all ranks are gathered by an all-reduce, as are results (SGLang in prefills).
 ``broadcast``: every data-parallel rank in turn sends its bf16 tokens and router logits to all; an all-reduce adds up
@@ -19,6 +20,7 @@ from typing import Literal
 
 from aicb.experts.popularity import RankPopularity
 from aicb.model.architecture import MoeFfn
+from aicb.model.partition import Partition
 from aicb.model.precision import activation_bytes_per_row
 from aicb.operators.build import ACTIVATION_BYTES, RankShape, communicate
 from aicb.operators.ffn import INDEX_BYTES, ROUTED_BYTES
@@ -89,6 +91,9 @@ def travel(moe: MoeFfn, shape: RankShape, sent: Sent, kind: DispatchKind) -> tup
         case "all_gather" | "all_gather_bf16":
             values, *behind = _tensors(moe, shape, sent, kind)
             shares = tuple(size / values for size in behind)
+            if kind == "all_gather" and (received := _received_from_one(shape.partition, sent)):
+                there = communicate(_THERE, "broadcast", received * values, "ep", shape.count, behind=shares)
+                return there, communicate(_BACK, "reduce", received * bf16_bytes, "ep", shape.count)
             there = communicate(_THERE, "all_gather", sent.group * values, "ep", shape.count, behind=shares)
             return there, communicate(_BACK, "reduce_scatter", of_all, "ep", shape.count)
         case "all_reduce":
@@ -98,6 +103,28 @@ def travel(moe: MoeFfn, shape: RankShape, sent: Sent, kind: DispatchKind) -> tup
             of_one = sent.group / turns * (bf16_bytes + logits_bytes)
             there = communicate(_THERE, "broadcast", of_one, "ep", shape.count * turns)
     return there, communicate(_BACK, "all_reduce", of_all, "ep", shape.count)
+
+
+ONE_WAY_SPEED = 1.4
+"""Bytes that a broadcast brings one way while an all-gather brings one in each direction: 1.39 to 1.43 times as many
+from 8,192 tokens of 4 KB on, of reduces and reduce-scatters 1.55 to 1.61
+(``tests/data/network/h200-unequal-ranks.json``)."""
+
+
+def _received_from_one(partition: Partition, sent: Sent) -> float:
+    """Tokens that the rank with the fewest receives, where those of one rank outweigh the others'; else 0.
+
+    Ranks whose tokens differ broadcast them one by one, in one call of NCCL, and results are reduced to each in the
+    same way (vLLM 0.24.0, ``all_gatherv`` and ``reduce_scatterv`` of ``pynccl.py``). That takes as long as one
+    broadcast of what the rank with the fewest receives, or as a gather of all, whichever is longer. Ranks but the one
+    with the most are taken to be equal, which is exact for two of them.
+    """
+    if partition.dp == 1:
+        return 0.0
+    in_group = partition.ep / partition.dp
+    fewest = max(sent.group - sent.own * in_group, 0) / (partition.dp - 1) / in_group
+    received, of_equals = sent.group - fewest, sent.group * (partition.ep - 1) / partition.ep
+    return received if received > ONE_WAY_SPEED * of_equals else 0.0
 
 
 def _tensors(moe: MoeFfn, shape: RankShape, sent: Sent, kind: DispatchKind) -> list[int]:

@@ -30,7 +30,15 @@ class Phase(StrEnum):
 
 
 CollectiveName = Literal[
-    "all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "send_recv", "dispatch", "combine"
+    "all_reduce",
+    "all_gather",
+    "reduce_scatter",
+    "all_to_all",
+    "broadcast",
+    "reduce",
+    "send_recv",
+    "dispatch",
+    "combine",
 ]
 
 

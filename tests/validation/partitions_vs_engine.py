@@ -78,6 +78,8 @@ THREE_MORE = (
     "h200-dp2-ep2-deepseek-v3-l8",
 )
 """Again (``18f581d3``): a hybrid model, 94 layers in fp8, and fp8 experts that ranks share, cut to 8 layers."""
+TENSOR_PARALLEL_MLA = "h200-tp2-deepseek-v3-l8"
+"""The same cut with TP 2 (``ca46ee9c``)."""
 PROMPT_LOADS = {
     "tp2-ep2-minimax-m2-l12": "zipf:1.8",
     "h200-tp2-qwen3-235b-a22b-fp8": "zipf:4.2",
@@ -85,7 +87,7 @@ PROMPT_LOADS = {
 """Popularities by which 128 tokens reach as many experts as prompts do with the random fp8 weights of these engines,
 100 of 256 and 26 of 128 in the mean of their layers (``python -m tests.validation.routing_of_random_weights SERVER``).
 Decodes of several requests reach as many as if tokens were independent."""
-IN_PHASES = (*ON_H200, *WITH_FLASHINFER, *THREE_MORE)
+IN_PHASES = (*ON_H200, *WITH_FLASHINFER, *THREE_MORE, TENSOR_PARALLEL_MLA)
 HOST = "xeon-vm-32-h100"
 """Of one worker on a machine of the same kind, stamped inside."""
 OWN = "own"

@@ -6,11 +6,13 @@ Qwen3-8B keeps 36 layers of keys and values, 147,456 B per token: a block of 16 
 from __future__ import annotations
 
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from aicb.iteration.host import HostModel
 from boundary.errors import InputError
 from netsim.units import PS_PER_MS, PS_PER_S, PS_PER_US
 from tests.integration.small_runs import config, pool, simulate
@@ -119,6 +121,22 @@ def test_a_host_that_copies_is_slower_and_holds_up_the_steps_of_its_engine() -> 
     step_ps = float(np.median(steps_s)) * PS_PER_S
     assert float(steps_s.max()) * PS_PER_S < 2 * step_ps
     assert float(gaps_s.max()) * PS_PER_S == pytest.approx(posting_ps / 2, abs=step_ps)
+
+
+def test_copies_take_as_much_longer_as_launches_of_the_host_do(tmp_path: Path) -> None:
+    """Twice the time of a launch: descriptors, copies and set-up twice as long; on a direct path nothing changes."""
+    slow = tmp_path / "slow.yaml"
+    slow.write_text(f"source: twice the default\neager_launch_us: {2 * HostModel().eager_launch_us}\n")
+    costs = {"kind": "nixl", "host_gbytes_per_s": 10, "host_setup_us": 3000, "handshake_us": 0}
+    costs["handshake_descriptor_us"] = 0
+    rows = [(0, 1600, 2)]
+    for path, longer in (("host", 2), ("direct", 1)):
+        (usual,), (slower,) = (run(rows, costs | {"path": path}, engine=engine) for engine in ({}, {"host": str(slow)}))
+        assert slower.kv_posting_ps == longer * usual.kv_posting_ps
+        setup_ps = 3_000_000_000 if path == "host" else 0
+        more_ps = (longer - 1) * (usual.kv_posting_ps + setup_ps)
+        took_ps = [ps(record.kv_arrived_ps) - ps(record.kv_forwarded_ps) for record in (usual, slower)]
+        assert took_ps[1] - took_ps[0] == pytest.approx(more_ps, abs=2 * PS_PER_US)
 
 
 def test_an_engine_posts_one_transfer_after_the_other() -> None:

@@ -66,9 +66,10 @@ class ConnectorConfig(Section):
     direct_gbytes_per_s: PositiveFloat | None = None
     """Rate of copies on a direct path, of one GPU; ``None``: there are none."""
     host_gbytes_per_s: PositiveFloat | None = None
-    """The same on a path through the host."""
+    """The same on a path through the host, on the default ``engine.host``. Where a launch takes the host of the one who
+    posts longer, so do copies, descriptors and set-up on this path."""
     host_setup_us: Microseconds = 0.0
-    """Besides ``kv_transfer.setup_ms``, on a path through the host."""
+    """Besides ``kv_transfer.setup_ms``, on a path through the host; as ``host_gbytes_per_s``."""
     step_share: Probability = 0.0
     """Share of the posting for which the steps of the engine stand still; 0: it is done in other threads."""
     host_step_share: Probability | None = None

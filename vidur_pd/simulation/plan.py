@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import simccl
 from aicb import Gpu, Model, Precision, load_model
+from aicb.iteration.host import load_host
 from boundary.errors import InputError
 from netsim import Topology
 from netsim.topologies.defaults import PCIE_BPS
@@ -79,6 +80,12 @@ class SimulationPlan:
     def kv_block_tokens(self) -> int:
         """Tokens of a KV block, likewise."""
         return self._handing_pool.engine.block_tokens
+
+    @property
+    def host_slowness(self) -> dict[str, float]:
+        """Of each pool: how many times longer than the default host its own takes for the same."""
+        pools = self.config.cluster.pools
+        return {pool.name: load_host(self.config.engine_of(pool).host).slowness for pool in pools}
 
     @property
     def _handing_pool(self) -> PoolModel:

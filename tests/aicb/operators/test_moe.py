@@ -284,3 +284,41 @@ def test_vllms_kernel_takes_few_pairs_as_they_come() -> None:
         return "moe_align" in {op.name for op in listed}
 
     assert [sorts(tokens) for tokens in (1, 8, 9)] == [False, False, True]
+
+
+@pytest.mark.parametrize(
+    ("tp", "dp", "own", "group", "one_way"),
+    [
+        (1, 2, 100, 100, 100),  # one sends 100 to an idle one
+        (1, 2, 100, 140, 100),  # and gets 40 from the other at the same time
+        (1, 2, 100, 150, None),
+        (1, 2, 100, 200, None),
+        (1, 4, 100, 100, None),  # 100 to three: a gather has 75 in each direction, which takes as long
+        (2, 2, 100, 100, None),
+        (1, 4, 100, 400, None),
+    ],
+)
+def test_ranks_broadcast_where_one_has_most_of_the_tokens(
+    tp: int, dp: int, own: int, group: int, one_way: int | None
+) -> None:
+    """``one_way``: tokens of the broadcast; a gather has those of all ranks."""
+    gathers = ExpertDispatch("all_gather", "all_gather")
+    partition = Partition(tp=tp, dp=dp, ep=tp * dp)
+    found = expert_operators(
+        load_model("deepseek-v3"), partition, FP8, tokens=own, group_tokens=group, is_decode=False, dispatch=gathers
+    )
+    operators = {op.name: op for op in found}
+    there, back = communication(operators["moe_dispatch"]), communication(operators["moe_combine"])
+    assert (there.op, back.op) == (("broadcast", "reduce") if one_way else ("all_gather", "reduce_scatter"))
+    assert (there.size_bytes, back.size_bytes) == ((one_way or group) * 7168, (one_way or group) * 14336)
+    assert len(there.behind) == 3
+    assert grouped(operators["moe_gate_up"]).rows == pytest.approx(group * 8 / (tp * dp))
+
+
+def test_sglangs_gather_carries_the_tokens_of_all() -> None:
+    kinds = ExpertDispatch("all_gather_bf16", "all_gather_bf16")
+    found = expert_operators(
+        load_model("deepseek-v3"), Partition(dp=2, ep=2), FP8, tokens=9, group_tokens=12, is_decode=True, dispatch=kinds
+    )
+    dispatch = next(op for op in found if op.name == "moe_dispatch")
+    assert communication(dispatch).size_bytes == 12 * 14336

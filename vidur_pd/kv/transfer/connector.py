@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
@@ -45,13 +46,17 @@ class Posted(NamedTuple):
 class Connector:
     """The state of one connector: pairs of instances that know each other, and until when each of them posts."""
 
-    def __init__(self, config: ConnectorConfig, memory: KvMemory, gpus_per_node: int) -> None:
+    def __init__(
+        self, config: ConnectorConfig, memory: KvMemory, gpus_per_node: int, slowness: Mapping[str, float]
+    ) -> None:
+        """``slowness``: of the host of each pool, by which copies through hosts take longer than stated."""
         self._config = config
+        self._slowness = slowness if config.path == "host" else dict.fromkeys(slowness, 1.0)
         self._memory = memory
         self._striping = simccl.Striping(gpus_per_node, config.nics) if config.nics > 1 else None
         self._setup_ps = _ps(config.host_setup_us) if config.path == "host" else 0
-        self._descriptors: dict[int, simccl.Descriptors | None] = {}
-        """By bytes of a token in one layer of a flow."""
+        self._descriptors: dict[tuple[int, float], simccl.Descriptors | None] = {}
+        """By bytes of a token in one layer of a flow, and slowness of the host."""
         self._known_ps: dict[tuple[int, int], int] = {}
         """By indices of two instances: when they know each other."""
         self._first_until_ps: dict[tuple[int, int], int] = {}
@@ -69,15 +74,16 @@ class Connector:
         now_ps: int,
     ) -> Posted:
         """Posts the KV of ``tokens`` (``layers`` None: all of it is computed), and keeps the host busy meanwhile."""
-        posting_ps, agents_ps = self._posting(flows, tokens)
+        poster = (destination if self._config.posted_by == "decode" else source).instance
+        slowness = self._slowness[poster.placement.pool]
+        posting_ps, agents_ps = self._posting(flows, tokens, slowness)
         known_ps = self._handshake(source, destination, now_ps)
         handshake_ps = known_ps - now_ps
-        poster = (destination if self._config.posted_by == "decode" else source).instance
         if handshake_ps:
             waits_ps = self._follow(source, destination, agents_ps) - now_ps
         else:
             waits_ps = self._occupy(poster, agents_ps, now_ps)
-        begins_ps = self._setup_ps + waits_ps
+        begins_ps = round(slowness * self._setup_ps) + waits_ps
         graph = self._graph(flows, tokens, self._ready_ps(layers, now_ps, begins_ps), posting_ps)
         first_ready_ps = 0
         if len(graph):
@@ -120,9 +126,9 @@ class Connector:
         poster.hold(begins_ps + round(share * posting_ps))
         return begins_ps - now_ps
 
-    def _posting(self, flows: simccl.KvFlows, tokens: int) -> tuple[Times | None, int]:
+    def _posting(self, flows: simccl.KvFlows, tokens: int, slowness: float) -> tuple[Times | None, int]:
         """[flows] time to post each while its GPU posts its other flows too, and the time of the GPU with the most."""
-        descriptors = self._descriptors_of(flows.template)
+        descriptors = self._descriptors_of(flows.template, slowness)
         if descriptors is None:
             return None, 0
         posting_ps = flows.template.posting_ps(tokens, descriptors)
@@ -131,19 +137,20 @@ class Connector:
         at_once = np.bincount(np.unique(np.stack((place, flows.template.pair)), axis=1)[0])
         return posting_ps * at_once[place], int(np.bincount(place, weights=posting_ps).max(initial=0))
 
-    def _descriptors_of(self, template: simccl.KvTemplate) -> simccl.Descriptors | None:
+    def _descriptors_of(self, template: simccl.KvTemplate, slowness: float) -> simccl.Descriptors | None:
         """Those of the largest layer's pieces; ``None``: they take no time."""
         token_bytes = template.largest_token_bytes
-        if token_bytes not in self._descriptors:
+        key = token_bytes, slowness
+        if key not in self._descriptors:
             config, regions = self._config, self._memory.regions
             tokens = config.descriptor_tokens or self._memory.block_tokens
             size_bytes = token_bytes * tokens // regions or STATE_PIECE_BYTES
             rate = config.copies_gbytes_per_s
             copy_ps = 0.0 if rate is None else size_bytes / (rate * 1e9) * PS_PER_S
-            cost_ps = round(config.descriptor_us * PS_PER_US + copy_ps)
+            cost_ps = round(slowness * (config.descriptor_us * PS_PER_US + copy_ps))
             found = simccl.Descriptors(size_bytes, cost_ps, regions, is_overlapped=True) if cost_ps else None
-            self._descriptors[token_bytes] = found
-        return self._descriptors[token_bytes]
+            self._descriptors[key] = found
+        return self._descriptors[key]
 
     def _ready_ps(self, layers: LayerTimes | None, now_ps: int, begins_ps: int) -> Times | None:
         """[layers] when each may leave, from now; ``None``: all at once."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -69,10 +70,12 @@ class KvSender:
         *,
         block_tokens: int,
         keep_flows: bool,
+        slowness: Mapping[str, float],
         draft_layers: int = 0,
         loads: LinkLoads | None = None,
     ) -> None:
-        """``block_tokens``: of a KV block; ``draft_layers``: layers that draft, behind the model, sent with it.
+        """``block_tokens``: of a KV block; ``draft_layers``: layers that draft, behind the model, sent with it;
+        ``slowness``: of the host of each pool (`aicb.iteration.host.HostModel.slowness`).
 
         ``loads`` hears of what is on the network, where somebody asks what a transfer would take.
         """
@@ -81,7 +84,7 @@ class KvSender:
         self._routes = RankPairRoutes(model, precision, topology, setup_ps=setup_ps, draft_layers=draft_layers)
         layers = len(model.pattern) + draft_layers
         memory = KvMemory(layers, block_tokens, self._routes.regions)
-        self._connector = Connector(config.connector, memory, topology.gpus_per_node)
+        self._connector = Connector(config.connector, memory, topology.gpus_per_node, slowness)
         self._network = network
         self._setup_ps = setup_ps
         self._in_transit: dict[GraphHandle, InTransit] = {}
