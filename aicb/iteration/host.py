@@ -144,11 +144,6 @@ class HostModel:
     """Relative standard deviation of the time that workers' processes take for the same: cores of a virtual machine
     are not equally fast. Of 13 recordings in ``vllm-h100-host-parts.json.gz``, by their calls of attention."""
 
-    @property
-    def slowness(self) -> float:
-        """How many times longer a launch takes than on the default host."""
-        return self.eager_launch_us / HostModel().eager_launch_us
-
     def launching_us(self, mode: GraphMode, launches: Launches) -> float:
         """Host time to launch and sample one iteration of a stage; ``mode``: what is replayed."""
         match mode:

@@ -111,7 +111,7 @@ def transfers_us(state: SimulationState, transfers: int, *, layerwise: bool) -> 
         state.plan.config.kv_transfer,
         block_tokens=state.plan.kv_block_tokens,
         keep_flows=False,
-        slowness=state.plan.host_slowness,
+        slowness=state.plan.connector_slowness,
     )
     steps = np.zeros(3)
     waiting = _transfers(state, transfers)

@@ -127,16 +127,33 @@ def test_copies_take_as_much_longer_as_launches_of_the_host_do(tmp_path: Path) -
     """Twice the time of a launch: descriptors, copies and set-up twice as long; on a direct path nothing changes."""
     slow = tmp_path / "slow.yaml"
     slow.write_text(f"source: twice the default\neager_launch_us: {2 * HostModel().eager_launch_us}\n")
-    costs = {"kind": "nixl", "host_gbytes_per_s": 10, "host_setup_us": 3000, "handshake_us": 0}
-    costs["handshake_descriptor_us"] = 0
+    known = {"kind": "nixl", "handshake_us": 0, "handshake_descriptor_us": 0}
+    own = {"host_gbytes_per_s": 10, "host_setup_us": 5000}
     rows = [(0, 1600, 2)]
-    for path, longer in (("host", 2), ("direct", 1)):
-        (usual,), (slower,) = (run(rows, costs | {"path": path}, engine=engine) for engine in ({}, {"host": str(slow)}))
-        assert slower.kv_posting_ps == longer * usual.kv_posting_ps
-        setup_ps = 3_000_000_000 if path == "host" else 0
+    cases: list[tuple[dict[str, Any], int]] = [
+        ({"path": "host"}, 2),
+        ({"path": "direct"}, 1),
+        ({"path": "host", **own}, 1),  # stated: those of the host that is simulated
+        ({"path": "host", **own, "measured_on": "xeon-vm-32"}, 2),
+    ]
+    for costs, longer in cases:
+        (usual,), (slower,) = (run(rows, known | costs, engine=engine) for engine in ({}, {"host": str(slow)}))
+        assert slower.kv_posting_ps == pytest.approx(longer * usual.kv_posting_ps, rel=1e-6)
+        setup_ps = 5_000_000_000 if costs["path"] == "host" else 0
         more_ps = (longer - 1) * (usual.kv_posting_ps + setup_ps)
         took_ps = [ps(record.kv_arrived_ps) - ps(record.kv_forwarded_ps) for record in (usual, slower)]
         assert took_ps[1] - took_ps[0] == pytest.approx(more_ps, abs=2 * PS_PER_US)
+
+
+def test_the_host_that_costs_are_of_has_to_be_known_and_take_time(tmp_path: Path) -> None:
+    idle = tmp_path / "idle.yaml"
+    idle.write_text("source: launches for nothing\neager_launch_us: 0\n")
+    for name, found in (
+        ("xeon", "host: found 'xeon', expected one of"),
+        (str(idle), "found .* with eager_launch_us 0"),
+    ):
+        with pytest.raises(InputError, match=rf"kv_transfer\.connector\.measured_on: {found}"):
+            run([(0, 160, 2)], {"kind": "nixl", "path": "host", "measured_on": name})
 
 
 def test_an_engine_posts_one_transfer_after_the_other() -> None:

@@ -67,7 +67,7 @@ def sender_of(state: SimulationState, *, setup_ps: int, keep_flows: bool) -> KvS
         config,
         block_tokens=plan.kv_block_tokens,
         keep_flows=keep_flows,
-        slowness=plan.host_slowness,
+        slowness=plan.connector_slowness,
     )
 
 

@@ -66,10 +66,13 @@ class ConnectorConfig(Section):
     direct_gbytes_per_s: PositiveFloat | None = None
     """Rate of copies on a direct path, of one GPU; ``None``: there are none."""
     host_gbytes_per_s: PositiveFloat | None = None
-    """The same on a path through the host, on the default ``engine.host``. Where a launch takes the host of the one who
-    posts longer, so do copies, descriptors and set-up on this path."""
+    """The same on a path through the host."""
     host_setup_us: Microseconds = 0.0
-    """Besides ``kv_transfer.setup_ms``, on a path through the host; as ``host_gbytes_per_s``."""
+    """Besides ``kv_transfer.setup_ms``, on a path through the host."""
+    measured_on: str | None = None
+    """Host (as ``engine.host``) on which copies, descriptors and set-up of a path through hosts were measured: they
+    take another as much longer as a launch does. ``None``: they are those of the hosts that are simulated. Left out:
+    that of the connector, and ``None`` where ``host_gbytes_per_s`` or ``host_setup_us`` is stated."""
     step_share: Probability = 0.0
     """Share of the posting for which the steps of the engine stand still; 0: it is done in other threads."""
     host_step_share: Probability | None = None
@@ -89,7 +92,9 @@ class ConnectorConfig(Section):
             tree = {"kind": tree}
         if not isinstance(tree, Mapping) or tree.get("kind") not in known_connectors():
             return tree
-        return {**connector_file(tree["kind"])["connector"], **tree}
+        of_file = connector_file(tree["kind"])["connector"]
+        states_own = "host_gbytes_per_s" in tree or "host_setup_us" in tree
+        return {**of_file, **({"measured_on": None} if states_own else {}), **tree}
 
     @field_validator("kind")
     @classmethod

@@ -82,10 +82,25 @@ class SimulationPlan:
         return self._handing_pool.engine.block_tokens
 
     @property
-    def host_slowness(self) -> dict[str, float]:
-        """Of each pool: how many times longer than the default host its own takes for the same."""
-        pools = self.config.cluster.pools
-        return {pool.name: load_host(self.config.engine_of(pool).host).slowness for pool in pools}
+    def connector_slowness(self) -> dict[str, float]:
+        """How many times longer the host of each pool takes for a launch than the one that costs of copies are of.
+
+        Raises:
+            InputError: that host is unknown, or takes no time.
+        """
+        connector, pools = self.config.kv_transfer.connector, self.config.cluster.pools
+        if connector.path != "host" or connector.measured_on is None:
+            return dict.fromkeys((pool.name for pool in pools), 1.0)
+        try:
+            launch_us = load_host(connector.measured_on).eager_launch_us
+        except InputError as error:
+            raise InputError(f"kv_transfer.connector.measured_on: {error}") from None
+        if not launch_us:
+            raise InputError(
+                f"kv_transfer.connector.measured_on: found {connector.measured_on} with eager_launch_us 0, "
+                "expected a host whose launches take time"
+            )
+        return {pool.name: load_host(self.config.engine_of(pool).host).eager_launch_us / launch_us for pool in pools}
 
     @property
     def _handing_pool(self) -> PoolModel:

@@ -63,7 +63,7 @@ class Simulation:
             config.kv_transfer,
             block_tokens=self._plan.kv_block_tokens,
             keep_flows=config.output.flows,
-            slowness=self._plan.host_slowness,
+            slowness=self._plan.connector_slowness,
             draft_layers=self._plan.draft_layers,
             loads=LinkLoads(self._plan.topology, state.fabric) if config.routing.watches_links else None,
         )

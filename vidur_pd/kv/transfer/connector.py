@@ -49,9 +49,9 @@ class Connector:
     def __init__(
         self, config: ConnectorConfig, memory: KvMemory, gpus_per_node: int, slowness: Mapping[str, float]
     ) -> None:
-        """``slowness``: of the host of each pool, by which copies through hosts take longer than stated."""
+        """``slowness``: of each pool, by which posting, copying and set-up take longer than stated."""
         self._config = config
-        self._slowness = slowness if config.path == "host" else dict.fromkeys(slowness, 1.0)
+        self._slowness = slowness
         self._memory = memory
         self._striping = simccl.Striping(gpus_per_node, config.nics) if config.nics > 1 else None
         self._setup_ps = _ps(config.host_setup_us) if config.path == "host" else 0

@@ -75,7 +75,7 @@ class KvSender:
         loads: LinkLoads | None = None,
     ) -> None:
         """``block_tokens``: of a KV block; ``draft_layers``: layers that draft, behind the model, sent with it;
-        ``slowness``: of the host of each pool (`aicb.iteration.host.HostModel.slowness`).
+        ``slowness``: of each pool, by which connectors take longer than stated.
 
         ``loads`` hears of what is on the network, where somebody asks what a transfer would take.
         """
