@@ -19,6 +19,7 @@ import simccl
 from aicb import Partition, Precision, expert_operators, load_model
 from aicb.operators.dispatch import ExpertDispatch
 from aicb.operators.operator import Communication
+from tests.validation.engine_figures import Comparison
 
 FILE = Path(__file__).resolve().parents[1] / "data" / "network" / "h200-unequal-ranks.json"
 MODEL = "qwen3-30b-a3b"
@@ -26,19 +27,11 @@ MODEL = "qwen3-30b-a3b"
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
-    """Tokens of both ranks, the collective that carries them, and its times [µs]."""
+class Row(Comparison):
+    """Of a collective (``name``), with the tokens of both ranks that it carries."""
 
     most: int
     fewest: int
-    op: str
-    measured_us: float
-    simulated_us: float
-
-    @property
-    def error(self) -> float:
-        """Relative; positive where the simulation is slower."""
-        return self.simulated_us / self.measured_us - 1.0
 
 
 def compare() -> list[Row]:
@@ -47,7 +40,7 @@ def compare() -> list[Row]:
     for most, fewest, gather_us, scatter_us in json.loads(FILE.read_text())["rows"]:
         for what, measured_us in zip(_communications(most, most + fewest), (gather_us, scatter_us), strict=True):
             times = simccl.time_table([what.op], [what.size_bytes], [2], [1], "h200")
-            rows.append(Row(most, fewest, what.op, measured_us, float(times.time_us[0])))
+            rows.append(Row(what.op, measured_us / 1e3, float(times.time_us[0]) / 1e3, most, fewest))
     return rows
 
 
@@ -68,8 +61,8 @@ def _communications(own: int, group: int) -> list[Communication]:
 def main() -> int:
     """Prints all comparisons."""
     for row in compare():
-        times = f"{row.measured_us:8.2f} us  simulated {row.simulated_us:8.2f} us"
-        print(f"{row.most:6d} and {row.fewest:5d} tokens  {row.op:14s} {times}  {row.error:+6.1%}")
+        times = f"{row.measured_ms * 1e3:8.2f} us  simulated {row.simulated_ms * 1e3:8.2f} us"
+        print(f"{row.most:6d} and {row.fewest:5d} tokens  {row.name:14s} {times}  {row.error:+6.1%}")
     return 0
 
 

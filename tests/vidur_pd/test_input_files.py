@@ -23,14 +23,25 @@ def test_every_file_that_a_configuration_names_is_known(tmp_path: Path) -> None:
             "topology": {"file": "T.yaml"},
             "pools": [
                 {"name": "p", "role": "prefill", "hardware": "./gpu"},
-                {"name": "d", "role": "decode", "engine": {"expert_load": "recorded:loads.csv"}},
+                {"name": "d", "role": "decode", "engine": {"expert_load": "recorded:loads.csv", "host": "own.yaml"}},
             ],
         },
+        "kv_transfer": {"connector": {"kind": "nixl", "path": "host", "measured_on": "theirs.yaml"}},
     }
     (tmp_path / "c.yaml").write_text(yaml.safe_dump(tree))
     found = {str(path.relative_to(tmp_path)) for path in input_files(load_config(tmp_path / "c.yaml"))}
     of_gpu = {f"gpu/{name}" for name in ("gpu.yaml", "kernels.csv", "more.parquet", "more.provenance.json")}
-    assert found == {"t.csv", "more/u.jsonl", "T.yaml", "m.json", "loads.csv", "gpu", *of_gpu}
+    assert found == {
+        "t.csv",
+        "more/u.jsonl",
+        "T.yaml",
+        "m.json",
+        "loads.csv",
+        "own.yaml",
+        "theirs.yaml",
+        "gpu",
+        *of_gpu,
+    }
 
 
 def test_what_is_built_in_is_no_file_of_the_user(tmp_path: Path) -> None:

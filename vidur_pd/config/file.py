@@ -67,7 +67,9 @@ def anchor_paths(tree: Tree, folder: Path) -> None:
             anchor(arrivals.get("rate") if isinstance(arrivals, dict) else None, "path")
     for key in ("policy", "decode_policy", "rank_policy"):
         _anchor_class(tree.get("routing"), key, folder)
-    _anchor_class(tree.get("kv_transfer"), "mode", folder)
+    transfer = tree.get("kv_transfer")
+    _anchor_class(transfer, "mode", folder)
+    _anchor_named(transfer.get("connector") if isinstance(transfer, dict) else None, "measured_on", folder)
     _anchor_class(tree.get("planner"), "policy", folder)
     kv_cache = tree.get("kv_cache")
     tiers = kv_cache.get("tiers") if isinstance(kv_cache, dict) else None
@@ -87,14 +89,15 @@ def anchor_paths(tree: Tree, folder: Path) -> None:
         _anchor_named(holder.get("ffn"), "hardware", folder)
         _anchor_recording(holder.get("engine"), folder)
         engine = holder.get("engine")
+        _anchor_named(engine, "host", folder)
         _anchor_named(engine.get("speculative") if isinstance(engine, dict) else None, "draft_model", folder)
         _anchor_class(holder.get("engine"), "policy", folder)
 
 
 def _anchor_named(section: Any, key: str, folder: Path) -> None:
-    """Makes the path of a model or GPU absolute; a name stays."""
+    """Makes the path of a model, GPU or host absolute; a name stays."""
     name = section.get(key) if isinstance(section, dict) else None
-    if isinstance(name, str) and (name.endswith((".json", ".yaml")) or "/" in name):
+    if isinstance(name, str) and (name.endswith((".json", ".yaml", ".yml")) or "/" in name):
         section[key] = str((folder / name).absolute())
 
 

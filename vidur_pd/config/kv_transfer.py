@@ -72,7 +72,8 @@ class ConnectorConfig(Section):
     measured_on: str | None = None
     """Host (as ``engine.host``) on which copies, descriptors and set-up of a path through hosts were measured: they
     take another as much longer as a launch does. ``None``: they are those of the hosts that are simulated. Left out:
-    that of the connector, and ``None`` where ``host_gbytes_per_s`` or ``host_setup_us`` is stated."""
+    that of the connector, and ``None`` where ``descriptor_us``, ``host_gbytes_per_s`` or ``host_setup_us`` is
+    stated."""
     step_share: Probability = 0.0
     """Share of the posting for which the steps of the engine stand still; 0: it is done in other threads."""
     host_step_share: Probability | None = None
@@ -93,7 +94,7 @@ class ConnectorConfig(Section):
         if not isinstance(tree, Mapping) or tree.get("kind") not in known_connectors():
             return tree
         of_file = connector_file(tree["kind"])["connector"]
-        states_own = "host_gbytes_per_s" in tree or "host_setup_us" in tree
+        states_own = any(field in tree for field in ("descriptor_us", "host_gbytes_per_s", "host_setup_us"))
         return {**of_file, **({"measured_on": None} if states_own else {}), **tree}
 
     @field_validator("kind")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+from aicb.iteration.host import host_files
 from netsim.topologies.build import FileSpec
 from vidur_pd.config import SimulationConfig
 from vidur_pd.workload.loading import trace_paths
@@ -28,6 +29,8 @@ def _input_files(config: SimulationConfig) -> Iterator[Path]:
         for gpu in config.gpus_by_hardware(pool):
             yield from gpu_files(gpu)
     engines = [config.engine, *(config.engine_of(pool) for pool in config.cluster.pools)]
+    for host in (*(engine.host for engine in engines), config.kv_transfer.connector.measured_on):
+        yield from host_files(host) if host is not None else ()
     routing = config.routing
     classes = [engine.policy for engine in engines] + [routing.policy, routing.decode_policy, routing.rank_policy]
     classes.append(config.kv_transfer.mode)

@@ -50,6 +50,8 @@ class SimulationPlan:
     fleet: FleetPlan | None
     """``None`` without a planner."""
     hash_block_tokens: int
+    connector_slowness: dict[str, float]
+    """How many times longer the host of each pool takes to copy KV than the costs of its connector say."""
 
     def role_of(self, placement: Placement) -> Role:
         """What the ranks of an instance serve: more than its pool's role where routing has them do the other part."""
@@ -80,27 +82,6 @@ class SimulationPlan:
     def kv_block_tokens(self) -> int:
         """Tokens of a KV block, likewise."""
         return self._handing_pool.engine.block_tokens
-
-    @property
-    def connector_slowness(self) -> dict[str, float]:
-        """How many times longer the host of each pool takes for a launch than the one that costs of copies are of.
-
-        Raises:
-            InputError: that host is unknown, or takes no time.
-        """
-        connector, pools = self.config.kv_transfer.connector, self.config.cluster.pools
-        if connector.path != "host" or connector.measured_on is None:
-            return dict.fromkeys((pool.name for pool in pools), 1.0)
-        try:
-            launch_us = load_host(connector.measured_on).eager_launch_us
-        except InputError as error:
-            raise InputError(f"kv_transfer.connector.measured_on: {error}") from None
-        if not launch_us:
-            raise InputError(
-                f"kv_transfer.connector.measured_on: found {connector.measured_on} with eager_launch_us 0, "
-                "expected a host whose launches take time"
-            )
-        return {pool.name: load_host(self.config.engine_of(pool).host).eager_launch_us / launch_us for pool in pools}
 
     @property
     def _handing_pool(self) -> PoolModel:
@@ -161,7 +142,25 @@ def plan_simulation(
         faults=plan_faults(config, cluster.topology, cluster.placements),
         fleet=fleet,
         hash_block_tokens=hash_block_tokens or HASH_BLOCK_TOKENS,
+        connector_slowness=_connector_slowness(config),
     )
+
+
+def _connector_slowness(config: SimulationConfig) -> dict[str, float]:
+    """By pool: a launch of its host over one of the host on which the connector's copies were measured."""
+    connector, pools = config.kv_transfer.connector, config.cluster.pools
+    if connector.path != "host" or connector.measured_on is None:
+        return dict.fromkeys((pool.name for pool in pools), 1.0)
+    try:
+        launch_us = load_host(connector.measured_on).eager_launch_us
+    except InputError as error:
+        raise InputError(f"kv_transfer.connector.measured_on: {error}") from None
+    if not launch_us:
+        raise InputError(
+            f"kv_transfer.connector.measured_on: found {connector.measured_on} with eager_launch_us 0, "
+            "expected a host whose launches take time"
+        )
+    return {pool.name: load_host(config.engine_of(pool).host).eager_launch_us / launch_us for pool in pools}
 
 
 def _links_of(gpu: Gpu) -> GpuLinks:
