@@ -26,9 +26,6 @@ class Descriptors:
     """To post and complete one, besides the transfer; they are posted one after the other."""
     regions: int = 1
     """Places that a layer is kept in, in equal parts: two where keys and values are apart."""
-    is_overlapped: bool = False
-    """The first travel while others are posted: a flow is as fast as its descriptors are posted, at most. Otherwise it
-    leaves when all are."""
 
     def __post_init__(self) -> None:
         if self.size_bytes < 1 or self.cost_ps < 0 or self.regions < 1:

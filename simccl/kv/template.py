@@ -91,11 +91,11 @@ class KvTemplate:
         pieces = zip(self.layer_bytes, self.is_state.tolist(), strict=True)
         return max((int(sizes.max()) for sizes, is_state in pieces if not is_state), default=0)
 
-    def posting_ps(self, tokens: int, descriptors: Descriptors) -> NDArray[np.int64]:
-        """[flows] to post the descriptors of so many tokens, and of the state."""
+    def descriptors(self, tokens: int, of: Descriptors) -> NDArray[np.int64]:
+        """[flows] the number of descriptors of so many tokens, and of the state."""
         per_token_bytes, most_tokens, first = self._layers_of_flows
-        counts = descriptors.counts(per_token_bytes * np.minimum(tokens, most_tokens))
-        return descriptors.cost_ps * np.add.reduceat(counts, first) if len(first) else counts
+        counts = of.counts(per_token_bytes * np.minimum(tokens, most_tokens))
+        return np.add.reduceat(counts, first) if len(first) else counts
 
     @cached_property
     def _layers_of_flows(self) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
@@ -224,7 +224,7 @@ class KvFlows:
             ready_ps=self._ready_ps(layer_ready_ps),
             previous=template.previous,
             posting_ps=self._posting_ps(tokens, descriptors),
-            is_posting_overlapped=descriptors is not None and descriptors.is_overlapped,
+            is_posting_overlapped=False,
             rail=np.zeros(len(self.src), dtype=np.int64),
             striping=None,
             setup_ps=template.setup_ps,
@@ -249,7 +249,7 @@ class KvFlows:
     def _posting_ps(self, tokens: int, descriptors: Descriptors | None) -> NDArray[np.int64]:
         if descriptors is None:
             return np.zeros(len(self.src), dtype=np.int64)
-        return self.template.posting_ps(tokens, descriptors)
+        return descriptors.cost_ps * self.template.descriptors(tokens, descriptors)
 
 
 def kv_template(

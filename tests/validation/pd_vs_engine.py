@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
-"""Compares the simulator with two measured pairs: one prefill and one decode H200, vLLM 0.24.0, NixlConnector.
+"""Compares the simulator with four measured pairs: one prefill and one decode H200, vLLM 0.24.0, NixlConnector.
 
     python -m tests.validation.pd_vs_engine
 
-Qwen3-8B and, on another machine, Qwen3-30B-A3B in bf16, two GPUs of a virtual machine that do not see each other's
-memory, so that UCX copies KV through the host (``kv_transfer.connector.path: host``). ``tests/data/pd/README.md`` says
-what was measured and which costs of the connector come from the first; its requests at 12 per second were not used for
-any, nor is anything of the second.
+Qwen3-8B; on another machine Qwen3-30B-A3B; on a third Qwen3-8B again and DeepSeek-V3 of 8 layers in fp8, whose hosts
+were measured inside the engines (``tests/data/pd/README.md``): ``own``, and ``then``, at the speed at which the prefill
+engine launched in the very run. Of these times the connector has its forwarding and the share for which steps stand
+still (the first pair), and its host time (of hand-overs of the third machine); what descriptors cost was measured
+apart. The first pair's requests at 12 per second were not used for anything, nor is anything of the second.
 """
 
 from __future__ import annotations
@@ -14,14 +15,16 @@ from __future__ import annotations
 import gzip
 import json
 import sys
+import tempfile
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import yaml
 
-from aicb.iteration.host import MEDIAN_HOST
+from aicb.iteration.host import MEDIAN_HOST, OF_WORKERS
 from netsim.units import PS_PER_S
 from vidur_pd.config import SimulationConfig
 from vidur_pd.metrics.requests import NEVER, RequestTable, seconds
@@ -29,9 +32,15 @@ from vidur_pd.simulation.api import simulate
 from vidur_pd.workload import Workload
 
 FOLDER = Path(__file__).resolve().parents[1] / "data" / "pd"
-PAIRS = {"qwen3-8b": ("xeon-vm-32",), "qwen3-30b-a3b": ("xeon-vm-32", MEDIAN_HOST)}
-"""Models, and the hosts that they are simulated on. The second pair's was slower than the default and not measured."""
-FITTED, HELD_OUT_PAIR = PAIRS
+DEFAULT, OWN, THEN = "xeon-vm-32", "own", "then"
+PAIRS = {
+    "qwen3-8b-1p1d": (DEFAULT,),
+    "qwen3-30b-a3b-1p1d": (DEFAULT, MEDIAN_HOST),
+    "qwen3-8b-1p1d-later": (DEFAULT, MEDIAN_HOST, OWN, THEN),
+    "deepseek-v3-l8-1p1d": (DEFAULT, MEDIAN_HOST, OWN, THEN),
+}
+"""Pairs, and the hosts that they are simulated on."""
+FITTED, SECOND_PAIR, *MEASURED_HOSTS = PAIRS
 ISOLATED_TOKENS = (256, 1024, 4096, 8192, 16384)
 LOADS = ("serve_2.0", "serve_6.0", "serve_12.0")
 HELD_OUT = "serve_12.0"
@@ -57,40 +66,57 @@ class Comparison:
 
 
 @cache
-def measurement(model: str) -> dict[str, Rows]:
-    """Requests of each run; the first of an isolated length meets cold buffers and is left out."""
-    with gzip.open(FOLDER / f"vllm-nixl-{model}-1p1d.json.gz", "rt", encoding="utf-8") as file:
-        found: dict[str, Rows] = json.load(file)
-    return {run: rows[1:] if run.startswith("iso") else rows for run, rows in found.items()}
+def measurement(pair: str) -> dict[str, Any]:
+    """What was measured; the first request of an isolated length meets cold buffers and is left out."""
+    with gzip.open(FOLDER / f"vllm-nixl-{pair}.json.gz", "rt", encoding="utf-8") as file:
+        found: dict[str, Any] = json.load(file)
+    runs = {run: rows[1:] if run.startswith("iso") else rows for run, rows in found["runs"].items()}
+    return {**found, "runs": runs}
 
 
-def replay(run: str, model: str, host: str, **connector: Any) -> RequestTable:
+def replay(run: str, pair: str, host: str, **connector: Any) -> RequestTable:
     """The simulation of a run, its requests in the order of the measurement; ``connector`` changes costs."""
-    rows = measurement(model)[run]
-    table = simulate(_config(model, host, connector), _workload(run, rows)).table.in_order_of_arrival()
+    rows: Rows = measurement(pair)["runs"][run]
+    with tempfile.TemporaryDirectory() as folder:
+        config = _config(pair, run, host, Path(folder), connector)
+        table = simulate(config, _workload(run, rows)).table.in_order_of_arrival()
     return table.rows(slice(1, None))
 
 
-def compare(run: str, model: str = FITTED, host: str = "xeon-vm-32", **connector: Any) -> list[Comparison]:
+def compare(run: str, pair: str = FITTED, host: str = DEFAULT, **connector: Any) -> list[Comparison]:
     """Means of a run, from the instant at which the prefill engine's client has a request."""
-    rows, table = measurement(model)[run], replay(run, model, host, **connector)
+    rows, table = measurement(pair)["runs"][run], replay(run, pair, host, **connector)
     sent_s = np.array([row["p_start"] for row in rows])
     measured = {
         "ttft": np.array([row["ttft"] for row in rows]) - sent_s,
         "tpot": np.array([row["tpot"] for row in rows]),
         "e2e": np.array([row["e2e"] for row in rows]) - sent_s,
         "prefill": np.array([row["prefill_done"] for row in rows]) - sent_s,
+        "hand-over": np.array([row["ttft"] - row["prefill_done"] for row in rows]),
     }
     simulated = {
         "ttft": table.ttft_ps,
         "tpot": table.tpot_ps[table.tpot_ps != NEVER],
         "e2e": table.e2e_ps,
         "prefill": table.prefill_completed_ps - table.arrived_ps,
+        "hand-over": table.first_token_ps - table.prefill_completed_ps,
     }
     return [
         Comparison(run, metric, float(measured[metric].mean()), float(seconds(simulated[metric]).mean()))
         for metric in measured
     ]
+
+
+def own_hosts(pair: str, run: str) -> dict[str, dict[str, float]]:
+    """By pool: times of its engine's host; with a run, of the prefill engine's at the speed of that run."""
+    found = measurement(pair)
+    hosts: dict[str, dict[str, float]] = found["hosts"]
+    if not run:
+        return hosts
+    times, launched = hosts["prefill"], found["launches"]["prefill"][run]
+    mode, field = ("eager", "eager_launch_us") if "eager" in launched else ("piecewise", "piece_launch_us")
+    slower = launched[mode][0] / times[field]
+    return hosts | {"prefill": {name: time * (slower if name in OF_WORKERS else 1) for name, time in times.items()}}
 
 
 def _workload(run: str, rows: Rows) -> Workload:
@@ -105,7 +131,18 @@ def _workload(run: str, rows: Rows) -> Workload:
     )
 
 
-def _config(model: str, host: str, connector: dict[str, Any]) -> SimulationConfig:
+def _config(pair: str, run: str, host: str, folder: Path, connector: dict[str, Any]) -> SimulationConfig:
+    model, found = pair.partition("-1p1d")[0], measurement(pair)
+    if "config" in found:
+        file = folder / "config.json"
+        file.write_text(json.dumps(found["config"]), encoding="utf-8")
+        model = str(file)
+    hosts = {"prefill": host, "decode": host}
+    if host in (OWN, THEN):
+        for pool, times in own_hosts(pair, run if host == THEN else "").items():
+            file = folder / f"{pool}.yaml"
+            file.write_text(yaml.safe_dump({"source": pair, **times}), encoding="utf-8")
+            hosts[pool] = str(file)
     return SimulationConfig.model_validate(
         {
             "model": model,
@@ -118,7 +155,7 @@ def _config(model: str, host: str, connector: dict[str, Any]) -> SimulationConfi
             },
             "cluster": {
                 "topology": {"kind": "rail_optimized", "gpus_per_node": 2},
-                "pools": [{"name": "prefill", "role": "prefill"}, {"name": "decode", "role": "decode"}],
+                "pools": [{"name": pool, "role": pool, "engine": {"host": file}} for pool, file in hosts.items()],
             },
             "engine": {
                 "framework": "vllm",
@@ -127,23 +164,22 @@ def _config(model: str, host: str, connector: dict[str, Any]) -> SimulationConfi
                 "max_seqs": 256,
                 "gpu_memory_utilization": 0.85,
                 "prefix_caching": False,
-                "host": host,
             },
-            "kv_transfer": {"connector": {"kind": "nixl", "path": "host", **connector}},
+            "kv_transfer": {"connector": {"kind": "nixl", **connector}},
         }
     )
 
 
 def main() -> int:
     """Prints all comparisons."""
-    print(f"{'run':<12}{'metric':>9}{'measured ms':>13}{'simulated ms':>14}{'error':>9}")
-    for model, hosts in PAIRS.items():
+    print(f"{'run':<12}{'metric':>10}{'measured ms':>13}{'simulated ms':>14}{'error':>9}")
+    for pair, hosts in PAIRS.items():
         for host in hosts:
-            print(f"{model} on host {host}")
+            print(f"{pair} on host {host}")
             for run in (*(f"iso{tokens}" for tokens in ISOLATED_TOKENS), *LOADS):
-                for row in compare(run, model, host):
+                for row in compare(run, pair, host):
                     times = f"{1e3 * row.measured_s:>13.2f}{1e3 * row.simulated_s:>14.2f}"
-                    print(f"{row.run:<12}{row.metric:>9}{times}{100 * row.error:>8.1f}%")
+                    print(f"{row.run:<12}{row.metric:>10}{times}{100 * row.error:>8.1f}%")
     return 0
 
 

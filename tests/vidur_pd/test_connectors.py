@@ -25,6 +25,9 @@ PAIR = [pool("p", "prefill"), pool("d", "decode")]
 ENGINE = {"estimator": "roofline", "request_latency_ms": 0, "num_kv_blocks": 4096, "prefix_caching": False}
 TOKEN_BYTES = 147_456
 LATER_US = 5_000_000
+NIXL: dict[str, Any] = {"kind": "nixl", "host_us": 0}
+EACH_PS = 9_000_000
+"""To post one descriptor of few between GPUs of a node."""
 
 
 def run(rows: list[tuple[int, int, int]], connector: Any, **sections: Any) -> list[RequestRecord]:
@@ -49,37 +52,55 @@ def transfer_ps(record: RequestRecord) -> int:
 
 
 def test_kv_moves_as_fast_as_its_descriptors_are_posted() -> None:
-    """160 tokens are 10 blocks, 720 descriptors, 480.24 µs at 0.667 µs each; their 23.6 MB would take 64 µs on NVLink.
-    Descriptors of 160 tokens are 72: the bytes decide."""
-    (record,) = run([(0, 160, 2)], "nixl")
-    assert transfer_ps(record) == pytest.approx(480.24 * PS_PER_US, abs=2 * PS_PER_US)
-    assert record.kv_posting_ps == 720 * 667_000
+    """160 tokens are 10 blocks, 720 descriptors, 6.48 ms at 9 µs each; their 23.6 MB would take 64 µs on NVLink.
+    Descriptors of 160 tokens at half a microsecond take 36: the bytes decide."""
+    (record,) = run([(0, 160, 2)], NIXL)
+    assert transfer_ps(record) == pytest.approx(6480 * PS_PER_US, abs=2 * PS_PER_US)
+    assert record.kv_posting_ps == 720 * EACH_PS
     assert record.kv_bytes == 160 * TOKEN_BYTES
-    (merged,) = run([(0, 160, 2)], {"kind": "nixl", "descriptor_tokens": 160})
-    assert merged.kv_posting_ps == 72 * 667_000
+    (merged,) = run([(0, 160, 2)], NIXL | {"descriptor_tokens": 160, "within_node": {"descriptor_us": 0.5}})
+    assert merged.kv_posting_ps == 72 * 500_000
     assert transfer_ps(merged) == pytest.approx(160 * TOKEN_BYTES / 370.8e9 * PS_PER_S, rel=0.05)
 
 
 def test_a_block_that_is_not_full_is_a_descriptor_too() -> None:
-    (record,) = run([(0, 17, 2)], "nixl")
-    assert record.kv_posting_ps == 2 * 72 * 667_000
+    (record,) = run([(0, 17, 2)], NIXL)
+    assert record.kv_posting_ps == 2 * 72 * EACH_PS
+
+
+def test_threads_post_many_descriptors() -> None:
+    """14 blocks are 1,008, posted by one thread; 15 are 1,080, of which the first 1,024 are one thread's; 100 are 7,200
+    of all threads."""
+    taken_us = {}
+    for blocks in (14, 15, 100):
+        (record,) = run([(0, 16 * blocks, 2)], NIXL)
+        taken_us[blocks] = ps(record.kv_posting_ps) / PS_PER_US
+    assert taken_us == pytest.approx({14: 1008 * 9.0, 15: 1024 * 5.7, 100: 7200 * 3.7})
+
+
+def test_nics_read_with_fewer_costs_than_gpus_of_a_node_copy() -> None:
+    """Two nodes of one GPU: 720 posts of 0.18 µs; the bytes take longer, 0.47 ms at 50 GB/s."""
+    apart = {"topology": {"kind": "rail_optimized", "gpus_per_node": 1}}
+    (record,) = run([(0, 160, 2)], NIXL, **apart)
+    assert record.kv_posting_ps == 720 * 180_000
+    assert transfer_ps(record) == pytest.approx(160 * TOKEN_BYTES / 50e9 * PS_PER_S, rel=0.05)
 
 
 def test_one_gpu_posts_for_all_whom_it_reads_from() -> None:
     """A decode GPU reads half of the heads from each of two: 2 · 720 descriptors of half the size, which it posts
-    itself. With decode over two GPUs and prefill on one, each posts 720."""
+    itself, in two transfers of too few for threads. With decode over two GPUs and prefill on one, each posts 720."""
     apart = {"topology": {"kind": "rail_optimized", "gpus_per_node": 4}}
-    (reads_two,) = run([(0, 160, 2)], "nixl", pools=[pool("p", "prefill", tp=2), pool("d", "decode")], **apart)
-    assert reads_two.kv_posting_ps == 1440 * 667_000
-    assert transfer_ps(reads_two) == pytest.approx(1440 * 667_000, abs=2 * PS_PER_US)
-    (read_by_two,) = run([(0, 160, 2)], "nixl", pools=[pool("p", "prefill"), pool("d", "decode", tp=2)], **apart)
-    assert read_by_two.kv_posting_ps == 720 * 667_000
-    assert transfer_ps(read_by_two) == pytest.approx(720 * 667_000, abs=2 * PS_PER_US)
+    (reads_two,) = run([(0, 160, 2)], NIXL, pools=[pool("p", "prefill", tp=2), pool("d", "decode")], **apart)
+    assert reads_two.kv_posting_ps == 1440 * EACH_PS
+    assert transfer_ps(reads_two) == pytest.approx(1440 * EACH_PS, abs=2 * PS_PER_US)
+    (read_by_two,) = run([(0, 160, 2)], NIXL, pools=[pool("p", "prefill"), pool("d", "decode", tp=2)], **apart)
+    assert read_by_two.kv_posting_ps == 720 * EACH_PS
+    assert transfer_ps(read_by_two) == pytest.approx(720 * EACH_PS, abs=2 * PS_PER_US)
 
 
 def test_instances_shake_hands_once() -> None:
     """4,095 blocks of the prefill instance (one of 4,096 is vLLM's null block), 36 layers, keys and values."""
-    first, second = run([(0, 160, 2), (LATER_US, 160, 2)], "nixl")
+    first, second = run([(0, 160, 2), (LATER_US, 160, 2)], NIXL)
     assert first.kv_handshake_ps == round((1000 + 4095 * 72 * 0.225) * PS_PER_US)
     assert ps(first.kv_sent_ps) - ps(first.kv_forwarded_ps) == first.kv_handshake_ps
     assert second.kv_handshake_ps == 0
@@ -87,9 +108,9 @@ def test_instances_shake_hands_once() -> None:
 
 def test_who_comes_during_a_handshake_waits_for_its_end() -> None:
     """And is posted after the one who came first."""
-    first, second = run([(0, 160, 2), (10_000, 160, 2)], "nixl")
+    first, second = run([(0, 160, 2), (10_000, 160, 2)], NIXL)
     assert second.kv_handshake_ps
-    assert ps(second.kv_sent_ps) - ps(first.kv_sent_ps) == 720 * 667_000
+    assert ps(second.kv_sent_ps) - ps(first.kv_sent_ps) == 720 * EACH_PS
 
 
 def test_the_decode_instance_gets_its_request_from_the_frontend() -> None:
@@ -101,48 +122,67 @@ def test_the_decode_instance_gets_its_request_from_the_frontend() -> None:
 
 def test_a_push_is_not_kept_waiting_by_the_frontend() -> None:
     (record,) = run(
-        [(0, 160, 2)], {"kind": "nixl", "handshake_us": 0, "handshake_descriptor_us": 0}, kv_transfer={"mode": "push"}
+        [(0, 160, 2)], NIXL | {"handshake_us": 0, "handshake_descriptor_us": 0}, kv_transfer={"mode": "push"}
     )
     assert record.kv_forwarded_ps is None
     assert record.kv_sent_ps == record.prefill_completed_ps
 
 
-def test_a_host_that_copies_is_slower_and_holds_up_the_steps_of_its_engine() -> None:
-    """1,600 tokens, 7,200 descriptors of 32 KiB at 0.667 µs + 32 KiB / 10 GB/s: 28.4 ms. Another request decodes
-    meanwhile: half of that its engine stands still, less the step that was in progress when it began to post."""
-    costs = {"kind": "nixl", "path": "host", "host_gbytes_per_s": 10, "host_setup_us": 0, "host_step_share": 0.5}
+def test_an_engine_that_posts_stands_still_for_a_share_of_it() -> None:
+    """1,600 tokens, 7,200 descriptors of 3.7 µs: 26.6 ms. Another request decodes meanwhile: half of that its engine
+    stands still, less the step that was in progress when it began to post."""
     rows = [(0, 160, 200), (LATER_US // 10, 1600, 2)]
-    result = result_of(rows, costs)
-    posting_ps = 7200 * round(667_000 + 32_768 / 10e9 * PS_PER_S)
+    result = result_of(rows, NIXL | {"within_node": {"step_share": 0.5}})
+    posting_ps = 7200 * 3_700_000
     assert result.requests[1].kv_posting_ps == posting_ps
     assert transfer_ps(result.requests[1]) == pytest.approx(posting_ps, rel=0.01)
     gaps_s, _ = result.iterations.gaps()
-    steps_s, _ = result_of(rows, costs | {"host_step_share": 0.0}).iterations.gaps()
+    steps_s, _ = result_of(rows, NIXL | {"within_node": {"step_share": 0.0}}).iterations.gaps()
     step_ps = float(np.median(steps_s)) * PS_PER_S
     assert float(steps_s.max()) * PS_PER_S < 2 * step_ps
     assert float(gaps_s.max()) * PS_PER_S == pytest.approx(posting_ps / 2, abs=step_ps)
 
 
-def test_copies_take_as_much_longer_as_launches_of_the_host_do(tmp_path: Path) -> None:
-    """Twice the time of a launch: descriptors, copies and set-up twice as long; on a direct path nothing changes."""
+def test_a_path_through_hosts_takes_the_bytes_at_their_rate() -> None:
+    """Descriptors of 32 KiB take 13 µs and 69.7 at 0.47 GB/s, however many there are and wherever the GPUs are."""
+    for gpus_per_node in (1, 2):
+        apart = {"topology": {"kind": "rail_optimized", "gpus_per_node": gpus_per_node}}
+        (record,) = run([(0, 1600, 2)], NIXL | {"path": "host"}, **apart)
+        assert record.kv_posting_ps == pytest.approx(7200 * (13e6 + 32_768 / 0.47e9 * PS_PER_S), rel=1e-6)
+        assert transfer_ps(record) == pytest.approx(ps(record.kv_posting_ps), rel=0.01)
+    (stated,) = run([(0, 1600, 2)], NIXL | {"path": "host", "through_host": {"gbytes_per_s": 10}})
+    assert stated.kv_posting_ps == pytest.approx(7200 * (13e6 + 32_768 / 10e9 * PS_PER_S), rel=1e-6)
+
+
+def test_host_time_is_as_much_longer_as_launches_of_the_host_are(tmp_path: Path) -> None:
+    """Twice the time of a launch: twice the host time of a transfer; descriptors take the driver as long as before."""
     slow = tmp_path / "slow.yaml"
     slow.write_text(f"source: twice the default\neager_launch_us: {2 * HostModel().eager_launch_us}\n")
     known = {"kind": "nixl", "handshake_us": 0, "handshake_descriptor_us": 0}
-    own = {"host_gbytes_per_s": 10, "host_setup_us": 5000}
-    rows = [(0, 1600, 2)]
-    cases: list[tuple[dict[str, Any], int]] = [
-        ({"path": "host"}, 2),
-        ({"path": "direct"}, 1),
-        ({"path": "host", **own}, 1),  # stated: those of the host that is simulated
-        ({"path": "host", **own, "measured_on": "xeon-vm-32"}, 2),
+    cases: list[tuple[dict[str, Any], float, int]] = [
+        ({}, 2600, 2),
+        ({"host_us": 5000}, 5000, 1),  # stated: that of the host that is simulated
+        ({"host_us": 5000, "measured_on": "xeon-vm-32"}, 5000, 2),
     ]
-    for costs, longer in cases:
-        (usual,), (slower,) = (run(rows, known | costs, engine=engine) for engine in ({}, {"host": str(slow)}))
-        assert slower.kv_posting_ps == pytest.approx(longer * usual.kv_posting_ps, rel=1e-6)
-        setup_ps = 5_000_000_000 if costs["path"] == "host" else 0
-        more_ps = (longer - 1) * (usual.kv_posting_ps + setup_ps)
-        took_ps = [ps(record.kv_arrived_ps) - ps(record.kv_forwarded_ps) for record in (usual, slower)]
-        assert took_ps[1] - took_ps[0] == pytest.approx(more_ps, abs=2 * PS_PER_US)
+    for costs, host_us, longer in cases:
+        (usual,), (slower,) = (run([(0, 1600, 2)], known | costs, engine=e) for e in ({}, {"host": str(slow)}))
+        assert slower.kv_posting_ps == usual.kv_posting_ps
+        before_ps = [ps(record.kv_sent_ps) - ps(record.kv_forwarded_ps) for record in (usual, slower)]
+        assert before_ps == pytest.approx([host_us * PS_PER_US, longer * host_us * PS_PER_US])
+
+
+def test_a_busy_engine_takes_a_transfer_up_between_steps() -> None:
+    """While another request decodes, a transfer begins once the engine decides a step and has blocks for it; where
+    threads of others post, host time passes besides."""
+    rows = [(0, 160, 400), (400_000, 160, 2)]
+    met = {"kind": "nixl", "handshake_us": 0, "handshake_descriptor_us": 0, "host_us": 30_000}
+    waits_us = {}
+    for share in (0.78, 0.0):
+        records = run(rows, met | {"within_node": {"step_share": share}})
+        alone, waits_us[share] = ((ps(each.kv_sent_ps) - ps(each.kv_forwarded_ps)) / PS_PER_US for each in records)
+        assert alone == pytest.approx(30_000)
+    assert 0 < waits_us[0.78] < 5_000
+    assert waits_us[0.0] == pytest.approx(waits_us[0.78] + 30_000)
 
 
 def test_the_host_that_costs_are_of_has_to_be_known_and_take_time(tmp_path: Path) -> None:
@@ -153,22 +193,23 @@ def test_the_host_that_costs_are_of_has_to_be_known_and_take_time(tmp_path: Path
         (str(idle), "found .* with eager_launch_us 0"),
     ):
         with pytest.raises(InputError, match=rf"kv_transfer\.connector\.measured_on: {found}"):
-            run([(0, 160, 2)], {"kind": "nixl", "path": "host", "measured_on": name})
+            run([(0, 160, 2)], {"kind": "nixl", "measured_on": name})
 
 
 def test_an_engine_posts_one_transfer_after_the_other() -> None:
-    """Two prompts end in the same step: their 720 descriptors each are posted in 2 · 480 µs, not at once."""
-    known = {"kind": "nixl", "handshake_us": 0, "handshake_descriptor_us": 0}
+    """Two prompts end in the same step: their 720 descriptors each are posted in 2 · 6.48 ms, not at once."""
+    known = NIXL | {"handshake_us": 0, "handshake_descriptor_us": 0}
     first, second = sorted(run([(0, 160, 2), (0, 160, 2)], known), key=lambda record: ps(record.kv_arrived_ps))
-    assert ps(second.kv_sent_ps) - ps(first.kv_sent_ps) == 720 * 667_000
-    assert ps(second.kv_arrived_ps) - ps(first.kv_arrived_ps) == pytest.approx(720 * 667_000, abs=2 * PS_PER_US)
+    assert ps(second.kv_sent_ps) - ps(first.kv_sent_ps) == 720 * EACH_PS
+    assert ps(second.kv_arrived_ps) - ps(first.kv_arrived_ps) == pytest.approx(720 * EACH_PS, abs=2 * PS_PER_US)
 
 
 @pytest.mark.parametrize("async_scheduling", [False, True])
 def test_a_busy_engine_knows_of_kv_after_the_step_in_which_it_looked(async_scheduling: bool) -> None:
     """Steps end at e1, e2, … and KV comes between e1 and e2. Without asynchronous scheduling the step from e2 on looks
     for it and tells at e3; with it that step was decided before, and the one from e3 on tells at e4."""
-    known = {"kind": "nixl", "handshake_us": 0, "handshake_descriptor_us": 0, "step_share": 0.0}
+    known = NIXL | {"handshake_us": 0, "handshake_descriptor_us": 0}
+    known |= {"within_node": {"descriptor_us": 0.667, "step_share": 0.0}}
     engine = {"async_scheduling": async_scheduling}
     result = result_of([(0, 160, 400), (400_000, 160, 2)], known, engine=engine)
     record = result.requests[1]
@@ -218,7 +259,7 @@ def test_stripes_over_two_nics_take_half_the_time() -> None:
     pools = [pool("p", "prefill", tp=2), pool("d", "decode", tp=1)]
     took = {}
     for nics in (1, 2):
-        connector = {"kind": "mooncake", "descriptor_us": 0, "nics": nics, "handshake_us": 0}
+        connector = {"kind": "mooncake", "between_nodes": {"descriptor_us": 0}, "nics": nics, "handshake_us": 0}
         (record,) = run(
             [(0, 8000, 2)], connector, pools=[pool("p", "prefill"), pool("x", "mixed"), *pools[1:]], **nodes
         )
@@ -269,8 +310,9 @@ def test_the_first_contact_after_a_failure_is_one_again() -> None:
     ("connector", "message"),
     [
         ("nixel", "found 'nixel', expected one of ideal, lmcache, mooncake, nixl, sglang_nixl"),
-        ({"kind": "ideal", "path": "host"}, "host_gbytes_per_s: found none with path host of ideal"),
-        ({"kind": "nixl", "descriptor_us": -1}, "descriptor_us"),
+        ({"kind": "ideal", "path": "host"}, "through_host: found none with path host of ideal"),
+        ({"kind": "nixl", "within_node": {"descriptor_us": -1}}, "within_node.descriptor_us"),
+        ({"kind": "nixl", "between_nodes": {"many": 0}}, "between_nodes.many"),
         ({"kind": "nixl", "descriptor_tokens": 0}, "descriptor_tokens"),
         (
             {"kind": "nixl", "nics": 3},

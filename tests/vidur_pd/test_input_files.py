@@ -26,7 +26,7 @@ def test_every_file_that_a_configuration_names_is_known(tmp_path: Path) -> None:
                 {"name": "d", "role": "decode", "engine": {"expert_load": "recorded:loads.csv", "host": "own.yaml"}},
             ],
         },
-        "kv_transfer": {"connector": {"kind": "nixl", "path": "host", "measured_on": "theirs.yaml"}},
+        "kv_transfer": {"connector": {"kind": "nixl", "measured_on": "theirs.yaml"}},
     }
     (tmp_path / "c.yaml").write_text(yaml.safe_dump(tree))
     found = {str(path.relative_to(tmp_path)) for path in input_files(load_config(tmp_path / "c.yaml"))}

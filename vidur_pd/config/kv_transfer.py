@@ -12,6 +12,8 @@ from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
+import numpy as np
+from numpy.typing import NDArray
 from pydantic import Field, field_validator, model_validator
 
 from boundary.fields import Count, NotBool, PositiveFloat, Probability, Section
@@ -39,8 +41,40 @@ def connector_file(kind: str) -> Mapping[str, Any]:
     return read_yaml_mapping(FOLDER / f"{kind}.yaml", "a connector")
 
 
+class WayCosts(Section):
+    """What a connector costs on one way between two GPUs, besides the bytes."""
+
+    descriptor_us: Microseconds = 0.0
+    """To post one descriptor. KV moves as fast as its descriptors are posted, at most."""
+    many: Count | None = None
+    """Descriptors of a transfer between two GPUs from which on several threads post them; ``None``: never."""
+    many_us: Microseconds = 0.0
+    """As ``descriptor_us``, of so many, by all threads together."""
+    thread_us: Microseconds = 0.0
+    """The same by one thread, which takes ``many`` before another has any."""
+    gbytes_per_s: PositiveFloat | None = None
+    """Rate at which one GPU's KV is copied besides (through buffers, by processors); ``None``: it is not."""
+    step_share: Probability = 0.0
+    """Share of the posting for which the steps of the engine stand still; 0: it is done in other threads."""
+
+    @property
+    def is_free(self) -> bool:
+        """Whether posting takes no time."""
+        return not (self.descriptor_us or self.many_us or self.thread_us or self.gbytes_per_s)
+
+    def each_us(self, descriptors: NDArray[np.int64]) -> NDArray[np.float64]:
+        """[transfers] time to post one of so many descriptors, without copies."""
+        if self.many is None:
+            return np.full(len(descriptors), self.descriptor_us)
+        by_threads_us = np.maximum(self.many_us, self.thread_us * self.many / np.maximum(descriptors, 1))
+        return np.where(descriptors < self.many, self.descriptor_us, by_threads_us)
+
+
+WAYS: Final = ("between_nodes", "within_node", "through_host")
+
+
 class ConnectorConfig(Section):
-    """One connector. Fields that are left out are those of its file."""
+    """One connector. Fields that are left out are those of its file, also within its ways."""
 
     kind: str
     forward_us: Microseconds = 0.0
@@ -52,32 +86,29 @@ class ConnectorConfig(Section):
     """First contact of two instances, before their first transfer; transfers of others go on meanwhile."""
     handshake_descriptor_us: Microseconds = 0.0
     """The same for each piece of KV memory that the one who posts gets to know: blocks x layers x regions of a rank."""
-    descriptor_us: Microseconds = 0.0
-    """To post one descriptor: a run of tokens of one layer and region (keys, values; a latent is one) between two
-    GPUs. KV moves as fast as its descriptors are posted, at most."""
     descriptor_tokens: Count | None = None
-    """Tokens of a descriptor; ``None``: a KV block."""
+    """Tokens of a descriptor, a run of one layer and region (keys, values; a latent is one) between two GPUs; ``None``:
+    a KV block. Blocks that adjoin on both sides are one run; in a cache that has been used few do."""
     posted_by: Literal["decode", "prefill"]
     """The instance that reads or writes. Left out: that of the connector; ``decode`` with mode ``pull``, else
     ``prefill``."""
     path: Literal["direct", "host"] = "direct"
-    """``direct``: NICs and GPUs reach the memory of GPUs. ``host``: the CPU of the one who posts copies, as where GPUs
-    of virtual machines do not see each other, or NICs do not see them."""
-    direct_gbytes_per_s: PositiveFloat | None = None
-    """Rate of copies on a direct path, of one GPU; ``None``: there are none."""
-    host_gbytes_per_s: PositiveFloat | None = None
-    """The same on a path through the host."""
-    host_setup_us: Microseconds = 0.0
-    """Besides ``kv_transfer.setup_ms``, on a path through the host."""
+    """``direct``: GPUs of a node reach each other's memory (NVLink, CUDA IPC), and NICs that of GPUs. ``host``: they do
+    not, as between containers that share no IPC namespace; processors copy through their own memory."""
+    between_nodes: WayCosts = WayCosts()
+    """Of KV that a NIC reads or writes."""
+    within_node: WayCosts = WayCosts()
+    """Of KV that GPUs of one node copy."""
+    through_host: WayCosts | None = None
+    """Of both, with ``path: host``."""
+    host_us: Microseconds = 0.0
+    """Host time of the engine that posts, for each transfer, if it is idle: it takes up the request, prepares the
+    transfer, and goes through steps without a batch until it finds that it is done. Where steps are running it does so
+    between them; where other threads post, it takes that time always."""
     measured_on: str | None = None
-    """Host (as ``engine.host``) on which copies, descriptors and set-up of a path through hosts were measured: they
-    take another as much longer as a launch does. ``None``: they are those of the hosts that are simulated. Left out:
-    that of the connector, and ``None`` where ``descriptor_us``, ``host_gbytes_per_s`` or ``host_setup_us`` is
-    stated."""
-    step_share: Probability = 0.0
-    """Share of the posting for which the steps of the engine stand still; 0: it is done in other threads."""
-    host_step_share: Probability | None = None
-    """The same on a path through the host; ``None``: as ``step_share``."""
+    """Host (as ``engine.host``) that ``host_us`` was measured on: it is as much longer on another as a launch is.
+    ``None``: it is that of the hosts that are simulated. Left out: that of the connector, and ``None`` where
+    ``host_us`` is stated."""
     nics: Count = 1
     """NICs of its node that a transfer between nodes is divided over."""
     notices: Literal["at_once", "step_end"] = "at_once"
@@ -94,8 +125,8 @@ class ConnectorConfig(Section):
         if not isinstance(tree, Mapping) or tree.get("kind") not in known_connectors():
             return tree
         of_file = connector_file(tree["kind"])["connector"]
-        states_own = any(field in tree for field in ("descriptor_us", "host_gbytes_per_s", "host_setup_us"))
-        return {**of_file, **({"measured_on": None} if states_own else {}), **tree}
+        ways = {way: {**of_file.get(way, {}), **tree[way]} for way in WAYS if isinstance(tree.get(way), Mapping)}
+        return {**of_file, **({"measured_on": None} if "host_us" in tree else {}), **tree, **ways}
 
     @field_validator("kind")
     @classmethod
@@ -105,20 +136,17 @@ class ConnectorConfig(Section):
         return kind
 
     @model_validator(mode="after")
-    def _has_a_rate(self) -> ConnectorConfig:
-        if self.path == "host" and self.host_gbytes_per_s is None:
-            raise ValueError(f"host_gbytes_per_s: found none with path host of {self.kind}, expected a rate of copies")
+    def _has_costs_of_its_path(self) -> ConnectorConfig:
+        if self.path == "host" and self.through_host is None:
+            raise ValueError(f"through_host: found none with path host of {self.kind}, expected what copies cost")
         return self
 
-    @property
-    def copies_gbytes_per_s(self) -> float | None:
-        """Rate of copies on the path; ``None``: there are none."""
-        return self.host_gbytes_per_s if self.path == "host" else self.direct_gbytes_per_s
-
-    @property
-    def share_of_step(self) -> float:
-        """Share of the posting for which steps stand still, on the path."""
-        return self.step_share if self.path == "direct" or self.host_step_share is None else self.host_step_share
+    def way(self, *, is_within_node: bool) -> WayCosts:
+        """The costs between two GPUs."""
+        if self.path == "host":
+            assert self.through_host is not None, "validated"
+            return self.through_host
+        return self.within_node if is_within_node else self.between_nodes
 
 
 def with_connector(tree: Mapping[str, Any]) -> dict[str, Any]:

@@ -51,7 +51,7 @@ class SimulationPlan:
     """``None`` without a planner."""
     hash_block_tokens: int
     connector_slowness: dict[str, float]
-    """How many times longer the host of each pool takes to copy KV than the costs of its connector say."""
+    """How many times longer the host of each pool takes for a transfer than its connector says."""
 
     def role_of(self, placement: Placement) -> Role:
         """What the ranks of an instance serve: more than its pool's role where routing has them do the other part."""
@@ -147,9 +147,9 @@ def plan_simulation(
 
 
 def _connector_slowness(config: SimulationConfig) -> dict[str, float]:
-    """By pool: a launch of its host over one of the host on which the connector's copies were measured."""
+    """By pool: a launch of its host over one of the host on which the connector's host time was measured."""
     connector, pools = config.kv_transfer.connector, config.cluster.pools
-    if connector.path != "host" or connector.measured_on is None:
+    if connector.measured_on is None:
         return dict.fromkeys((pool.name for pool in pools), 1.0)
     try:
         launch_us = load_host(connector.measured_on).eager_launch_us

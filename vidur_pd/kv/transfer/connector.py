@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 import simccl
 from netsim import FlowGraph
 from netsim.units import PS_PER_S, PS_PER_US
-from vidur_pd.config.kv_transfer import ConnectorConfig
+from vidur_pd.config.kv_transfer import ConnectorConfig, WayCosts
 from vidur_pd.execution.instances.instance import Instance, Rank
 from vidur_pd.kv.transfer.transfer import LayerTimes
 
@@ -43,20 +43,38 @@ class Posted(NamedTuple):
     """Of the GPU with the most descriptors."""
 
 
+class Posting(NamedTuple):
+    """What posting the descriptors of a transfer takes."""
+
+    flows_ps: Times | None
+    """[flows] time to post each while its GPU posts its other flows too; ``None``: all take none."""
+    gpu_ps: int
+    """Of the GPU that posts longest."""
+    held_ps: int
+    """Time for which steps of the engine stand still meanwhile."""
+
+
+FREE: Final = Posting(None, 0, 0)
+
+
 class Connector:
     """The state of one connector: pairs of instances that know each other, and until when each of them posts."""
 
     def __init__(
         self, config: ConnectorConfig, memory: KvMemory, gpus_per_node: int, slowness: Mapping[str, float]
     ) -> None:
-        """``slowness``: of each pool, by which posting, copying and set-up take longer than stated."""
+        """``slowness``: of each pool, by which host time is longer than stated."""
         self._config = config
         self._slowness = slowness
         self._memory = memory
+        self._gpus_per_node = gpus_per_node
         self._striping = simccl.Striping(gpus_per_node, config.nics) if config.nics > 1 else None
-        self._setup_ps = _ps(config.host_setup_us) if config.path == "host" else 0
-        self._descriptors: dict[tuple[int, float], simccl.Descriptors | None] = {}
-        """By bytes of a token in one layer of a flow, and slowness of the host."""
+        ways = [config.way(is_within_node=within) for within in (False, True)]
+        self._ways = None if all(way.is_free for way in ways) else ways
+        """By whether both GPUs are in one node."""
+        self._host_ps = _ps(config.host_us)
+        self._descriptors: dict[int, simccl.Descriptors] = {}
+        """By bytes of a token in one layer of a flow."""
         self._known_ps: dict[tuple[int, int], int] = {}
         """By indices of two instances: when they know each other."""
         self._first_until_ps: dict[tuple[int, int], int] = {}
@@ -75,20 +93,18 @@ class Connector:
     ) -> Posted:
         """Posts the KV of ``tokens`` (``layers`` None: all of it is computed), and keeps the host busy meanwhile."""
         poster = (destination if self._config.posted_by == "decode" else source).instance
-        slowness = self._slowness[poster.placement.pool]
-        posting_ps, agents_ps = self._posting(flows, tokens, slowness)
+        posting = self._posting(flows, tokens)
         known_ps = self._handshake(source, destination, now_ps)
         handshake_ps = known_ps - now_ps
         if handshake_ps:
-            waits_ps = self._follow(source, destination, agents_ps) - now_ps
+            begins_ps = self._follow(source, destination, posting) + self._host_time_ps(poster) - now_ps
         else:
-            waits_ps = self._occupy(poster, agents_ps, now_ps)
-        begins_ps = round(slowness * self._setup_ps) + waits_ps
-        graph = self._graph(flows, tokens, self._ready_ps(layers, now_ps, begins_ps), posting_ps)
+            begins_ps = self._occupy(poster, posting, now_ps) - now_ps
+        graph = self._graph(flows, tokens, self._ready_ps(layers, now_ps, begins_ps), posting.flows_ps)
         first_ready_ps = 0
         if len(graph):
             first_ready_ps = begins_ps if layers is None else int(graph.ready_ps.min())
-        return Posted(graph, first_ready_ps, handshake_ps, agents_ps)
+        return Posted(graph, first_ready_ps, handshake_ps, posting.gpu_ps)
 
     def forget(self, instance: Instance) -> None:
         """An instance has failed: nobody knows it any more."""
@@ -106,51 +122,59 @@ class Connector:
             self._known_ps[pair] = now_ps + _ps(config.handshake_us + pieces * config.handshake_descriptor_us)
         return max(self._known_ps[pair], now_ps)
 
-    def _follow(self, source: Rank, destination: Rank, posting_ps: int) -> int:
+    def _follow(self, source: Rank, destination: Rank, posting: Posting) -> int:
         """When a transfer that waits for a handshake is posted, after those that have waited longer.
 
         Steps of the engine are not held up by these: they are the first of a pair.
         """
         pair = (source.instance.index, destination.instance.index)
         begins_ps = self._first_until_ps.get(pair, self._known_ps[pair])
-        self._first_until_ps[pair] = begins_ps + (posting_ps if self._config.share_of_step else 0)
+        self._first_until_ps[pair] = begins_ps + (posting.gpu_ps if posting.held_ps else 0)
         return begins_ps
 
-    def _occupy(self, poster: Instance, posting_ps: int, now_ps: int) -> int:
-        """Lets an instance post after what it posts already, where its steps do; returns the wait until it begins."""
-        share = self._config.share_of_step
-        if not share or not posting_ps:
-            return 0
-        begins_ps = max(self._posting_until_ps.get(poster.index, 0), now_ps)
-        self._posting_until_ps[poster.index] = begins_ps + posting_ps
-        poster.hold(begins_ps + round(share * posting_ps))
-        return begins_ps - now_ps
+    def _occupy(self, poster: Instance, posting: Posting, now_ps: int) -> int:
+        """Lets an instance post after what it posts already, where its steps do; returns when it begins.
 
-    def _posting(self, flows: simccl.KvFlows, tokens: int, slowness: float) -> tuple[Times | None, int]:
-        """[flows] time to post each while its GPU posts its other flows too, and the time of the GPU with the most."""
-        descriptors = self._descriptors_of(flows.template, slowness)
-        if descriptors is None:
-            return None, 0
-        posting_ps = flows.template.posting_ps(tokens, descriptors)
+        An engine that runs steps takes a transfer up while the GPU computes, an idle one within its host time.
+        """
+        begins_ps = now_ps + (self._host_time_ps(poster) if poster.is_idle or not posting.held_ps else 0)
+        if posting.held_ps:
+            begins_ps = max(self._posting_until_ps.get(poster.index, 0), begins_ps)
+            self._posting_until_ps[poster.index] = begins_ps + posting.gpu_ps
+            poster.hold(begins_ps + posting.held_ps)
+        return begins_ps
+
+    def _host_time_ps(self, poster: Instance) -> int:
+        return round(self._slowness[poster.placement.pool] * self._host_ps)
+
+    def _posting(self, flows: simccl.KvFlows, tokens: int) -> Posting:
+        if self._ways is None or not len(flows.src):
+            return FREE
+        template, descriptors = flows.template, self._descriptors_of(flows.template)
+        counts = template.descriptors(tokens, descriptors)
+        of_pair = np.bincount(template.pair, weights=counts).astype(np.int64)[template.pair]
+        is_within_node = flows.src // self._gpus_per_node == flows.dst // self._gpus_per_node
+        each_ps, shares = np.zeros(len(counts)), np.zeros(len(counts))
+        for within in (False, True):
+            way, here = self._ways[within], is_within_node == within
+            each_ps[here] = way.each_us(of_pair[here]) * PS_PER_US + _copy_ps(way, descriptors)
+            shares[here] = way.step_share
+        posting_ps = np.rint(counts * each_ps).astype(np.int64)
         agents = flows.dst if self._config.posted_by == "decode" else flows.src
         _, place = np.unique(agents, return_inverse=True)
-        at_once = np.bincount(np.unique(np.stack((place, flows.template.pair)), axis=1)[0])
-        return posting_ps * at_once[place], int(np.bincount(place, weights=posting_ps).max(initial=0))
+        at_once = np.bincount(np.unique(np.stack((place, template.pair)), axis=1)[0])
+        gpu_ps, held_ps = (int(np.bincount(place, weights=posting_ps * share).max()) for share in (1.0, shares))
+        return Posting(posting_ps * at_once[place], gpu_ps, held_ps)
 
-    def _descriptors_of(self, template: simccl.KvTemplate, slowness: float) -> simccl.Descriptors | None:
-        """Those of the largest layer's pieces; ``None``: they take no time."""
+    def _descriptors_of(self, template: simccl.KvTemplate) -> simccl.Descriptors:
+        """Those of the largest layer's pieces."""
         token_bytes = template.largest_token_bytes
-        key = token_bytes, slowness
-        if key not in self._descriptors:
-            config, regions = self._config, self._memory.regions
-            tokens = config.descriptor_tokens or self._memory.block_tokens
+        if token_bytes not in self._descriptors:
+            regions = self._memory.regions
+            tokens = self._config.descriptor_tokens or self._memory.block_tokens
             size_bytes = token_bytes * tokens // regions or STATE_PIECE_BYTES
-            rate = config.copies_gbytes_per_s
-            copy_ps = 0.0 if rate is None else size_bytes / (rate * 1e9) * PS_PER_S
-            cost_ps = round(slowness * (config.descriptor_us * PS_PER_US + copy_ps))
-            found = simccl.Descriptors(size_bytes, cost_ps, regions, is_overlapped=True) if cost_ps else None
-            self._descriptors[key] = found
-        return self._descriptors[key]
+            self._descriptors[token_bytes] = simccl.Descriptors(size_bytes, 0, regions)
+        return self._descriptors[token_bytes]
 
     def _ready_ps(self, layers: LayerTimes | None, now_ps: int, begins_ps: int) -> Times | None:
         """[layers] when each may leave, from now; ``None``: all at once."""
@@ -168,6 +192,11 @@ class Connector:
         if posting_ps is not None:
             whole = replace(whole, posting_ps=posting_ps, is_posting_overlapped=True)
         return simccl.striped(whole, self._striping).graph()
+
+
+def _copy_ps(way: WayCosts, descriptors: simccl.Descriptors) -> float:
+    """Of one descriptor."""
+    return 0.0 if way.gbytes_per_s is None else descriptors.size_bytes / (way.gbytes_per_s * 1e9) * PS_PER_S
 
 
 def _ps(time_us: float) -> int:

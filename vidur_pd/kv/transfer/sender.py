@@ -75,7 +75,7 @@ class KvSender:
         loads: LinkLoads | None = None,
     ) -> None:
         """``block_tokens``: of a KV block; ``draft_layers``: layers that draft, behind the model, sent with it;
-        ``slowness``: of each pool, by which connectors take longer than stated.
+        ``slowness``: of each pool, by which its host takes longer for a transfer than the connector says.
 
         ``loads`` hears of what is on the network, where somebody asks what a transfer would take.
         """
