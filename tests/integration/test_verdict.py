@@ -18,6 +18,8 @@ from vidur_pd.metrics.verdict.limits import Limit
 from vidur_pd.simulation import api
 
 PD = [pool("p", "prefill"), pool("d", "decode")]
+MET = {"kind": "nixl", "handshake_us": 0, "handshake_descriptor_us": 0, "within_node": {"many_us": 30}}
+"""Instances that know each other, and a driver that copies slowly."""
 NIC_25G = {"kind": "rail_optimized", "gpus_per_node": 1, "nic": "25Gbps"}
 
 
@@ -68,6 +70,21 @@ CASES: dict[str, tuple[list[dict[str, Any]], float, dict[str, Any]]] = {
         {"prompt": 4000, "output": 400, "n": 200},
     ),
     "link-bound": (PD, 18, {"topology": NIC_25G, "slo": {"ttft_s": 2.0, "tpot_s": 0.02}}),
+    "descriptor-bound": (
+        PD,
+        0.5,
+        {"kv_transfer": {"connector": MET}, "n": 60, "slo": {"ttft_s": 0.3, "tpot_s": 1.0}, "prompt": 4000},
+    ),
+    "held up by descriptors": (
+        PD,
+        3,
+        {"kv_transfer": {"connector": MET}, "n": 60, "slo": {"ttft_s": 0.3, "tpot_s": 1.0}, "prompt": 4000},
+    ),
+    "first contact": (
+        PD,
+        10,
+        {"kv_transfer": {"connector": "nixl"}, "n": 20, "slo": {"ttft_s": 0.6, "tpot_s": 1.0}},
+    ),
     "memory-bound": (PD, 14, {"output": 400, "slo": {"ttft_s": 2.0, "tpot_s": 0.009}}),
 }
 GOLDEN = {
@@ -114,6 +131,15 @@ GOLDEN = {
     "of what arrives; misses the SLO: # % of the requests within their limits, wanted # %; limited by a link: "
     "gpu# → leaf#.# is "
     "used to # %, # % in its fullest window. Next: faster NICs (cluster.topology.nic).",
+    "descriptor-bound": "Misses the SLO: # % of the requests within their limits, wanted # %; limited by KV transfer: "
+    "KV moves no faster than its descriptors are posted (# % of the time on the way). Next: fewer descriptors: larger "
+    "KV blocks (engine.block_tokens), or, with path: host, GPUs that reach each other.",
+    "held up by descriptors": "Misses the SLO: # % of the requests within their limits, wanted # %; limited by KV "
+    "transfer (d): descriptors are posted in # % of the run, for which steps of an engine may stand still. Next: fewer "
+    "descriptors: larger KV blocks (engine.block_tokens), or, with path: host, GPUs that reach each other.",
+    "first contact": "Misses the SLO: # % of the requests within their limits, wanted # %; limited by KV transfer: "
+    "instances meet for the first time, which is # % of the set-up of KV transfers. Next: instances that have met "
+    "before, as after a warm-up (kv_transfer.connector: handshake_us: #, handshake_descriptor_us: #).",
     "memory-bound": "Misses the SLO: # % of the requests within their limits, wanted # %; limited by decode "
     "memory bandwidth (d): "
     "a rank decodes # requests a step (memory bandwidth # %, MFU # %). Next: fewer requests a step: more instances "
@@ -147,6 +173,25 @@ def test_of_pools_that_hold_one_request_each_more_decode_helps_as_the_verdict_sa
     rate = now.throughput.requests_per_s
     assert served(2, 1).throughput.requests_per_s < 1.1 * rate
     assert served(1, 2).throughput.requests_per_s > 1.8 * rate
+
+
+def test_larger_blocks_help_transfers_that_their_descriptors_hold_up_as_the_verdict_says() -> None:
+    """Blocks of 64 tokens are a quarter as many descriptors."""
+    transfers_s = []
+    for block_tokens in (16, 64):
+        sections = CASES["descriptor-bound"][2] | {"engine": {"block_tokens": block_tokens}}
+        workload = {
+            "kind": "synthetic",
+            "requests": 20,
+            "arrivals": {"kind": "poisson", "qps": 0.5},
+            "lengths": {"kind": "fixed", "prefill": sections.pop("prompt"), "decode": 64},
+        }
+        del sections["n"]
+        found = api.simulate(config(PD, workload=workload, **sections)).summary.communication
+        assert found.kv_posting_s is not None
+        assert found.kv_transfers_s == pytest.approx(found.kv_posting_s, rel=0.02)
+        transfers_s.append(found.kv_transfers_s)
+    assert transfers_s[0] == pytest.approx(4 * transfers_s[1], rel=0.03)
 
 
 @pytest.mark.parametrize("case", list(CASES))
@@ -215,6 +260,9 @@ def test_the_limit_is_named_apart_from_the_sentence() -> None:
         "behind decode": Limit.KV_ROOM,
         "behind its decodes": Limit.KV_ROOM,
         "link-bound": Limit.LINK,
+        "descriptor-bound": Limit.KV_TRANSFER,
+        "held up by descriptors": Limit.KV_TRANSFER,
+        "first contact": Limit.KV_TRANSFER,
         "memory-bound": Limit.DECODE_MEMORY,
     }
 

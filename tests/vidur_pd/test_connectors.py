@@ -143,6 +143,18 @@ def test_an_engine_that_posts_stands_still_for_a_share_of_it() -> None:
     assert float(gaps_s.max()) * PS_PER_S == pytest.approx(posting_ps / 2, abs=step_ps)
 
 
+def test_steps_stand_still_for_their_share_while_transfers_wait_for_each_other() -> None:
+    """Three transfers of 7,200 descriptors at 40 µs, 288 ms each, are posted one after the other; a decode stands still
+    for 5 % of each, 14 ms, not until the last is posted."""
+    costs = NIXL | {"handshake_us": 0, "handshake_descriptor_us": 0}
+    costs["within_node"] = {"descriptor_us": 40, "many": None, "step_share": 0.05}
+    result = result_of([(0, 160, 400), *[(LATER_US // 10, 1600, 2)] * 3], costs)
+    sent_ps = sorted(ps(record.kv_sent_ps) for record in result.requests[1:])
+    assert np.diff(sent_ps) == pytest.approx(7200 * 40_000_000, rel=0.01)
+    gaps_s, _ = result.iterations.gaps()
+    assert float(gaps_s.max()) < 3 * 0.0144 + 0.02
+
+
 def test_a_path_through_hosts_takes_the_bytes_at_their_rate() -> None:
     """Descriptors of 32 KiB take 13 µs and 69.7 at 0.47 GB/s, however many there are and wherever the GPUs are."""
     for gpus_per_node in (1, 2):

@@ -414,6 +414,10 @@ class CommunicationSummary:
     """Beyond their time on an idle fabric."""
     kv_transfers_s: float | None = None
     """First byte to last byte, summed over requests."""
+    kv_posting_s: float | None = None
+    """To post the descriptors of KV transfers, summed over requests; ``None`` where their connector takes no time."""
+    kv_handshakes_s: float | None = None
+    """Wait for the first contact of instances, summed over requests."""
     collectives: str = ""
     """``priced``, ``stretched`` or ``simulated``."""
     kv_transfers: str = ""

@@ -149,7 +149,7 @@ class Account:
             ),
             estimated_operators=self._estimated_operators(),
             simulator=effort,
-            communication=communication_sources(self._plan.coupling, log, tally.transfers_ps),
+            communication=communication_sources(self._plan.coupling, log, tally),
             attribution_s=tally.mean_parts_s(),
             ttft_attribution_s=tally.mean_ttft_parts_s(),
             links=tuple(links),

@@ -81,6 +81,8 @@ class Connector:
         """The same: when all that has waited for that is posted."""
         self._posting_until_ps: dict[int, int] = {}
         """By index of an instance whose steps post: when all that it has to post is posted."""
+        self._held_until_ps: dict[int, int] = {}
+        """The same: until when its steps stand still for that."""
 
     def post(
         self,
@@ -110,7 +112,8 @@ class Connector:
         """An instance has failed: nobody knows it any more."""
         self._known_ps = {pair: at for pair, at in self._known_ps.items() if instance.index not in pair}
         self._first_until_ps = {pair: at for pair, at in self._first_until_ps.items() if instance.index not in pair}
-        self._posting_until_ps.pop(instance.index, None)
+        for until_ps in (self._posting_until_ps, self._held_until_ps):
+            until_ps.pop(instance.index, None)
 
     def _handshake(self, source: Rank, destination: Rank, now_ps: int) -> int:
         """When the two instances know each other, now at the earliest."""
@@ -135,13 +138,18 @@ class Connector:
     def _occupy(self, poster: Instance, posting: Posting, now_ps: int) -> int:
         """Lets an instance post after what it posts already, where its steps do; returns when it begins.
 
-        An engine that runs steps takes a transfer up while the GPU computes, an idle one within its host time.
+        An engine that runs steps takes a transfer up while the GPU computes, an idle one within its host time. Steps
+        stand still for a share of the posting, from when the thread that runs them is free for it; the rest of it
+        others do, after what they do already.
         """
         begins_ps = now_ps + (self._host_time_ps(poster) if poster.is_idle or not posting.held_ps else 0)
-        if posting.held_ps:
-            begins_ps = max(self._posting_until_ps.get(poster.index, 0), begins_ps)
-            self._posting_until_ps[poster.index] = begins_ps + posting.gpu_ps
-            poster.hold(begins_ps + posting.held_ps)
+        if not posting.held_ps:
+            return begins_ps
+        begins_ps = max(self._held_until_ps.get(poster.index, 0), begins_ps)
+        self._held_until_ps[poster.index] = begins_ps + posting.held_ps
+        poster.hold(begins_ps + posting.held_ps)
+        begins_ps = max(self._posting_until_ps.get(poster.index, 0), begins_ps)
+        self._posting_until_ps[poster.index] = begins_ps + posting.gpu_ps
         return begins_ps
 
     def _host_time_ps(self, poster: Instance) -> int:

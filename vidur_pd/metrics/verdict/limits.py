@@ -28,6 +28,9 @@ STEPS_AHEAD: Final = 2
 scheduler has made ready behind it."""
 MUCH_COMMUNICATION: Final = 1 / 3
 """Share of a pool's busy time in exposed collectives, from which on they are named before its compute. Our choice."""
+_FEWER_DESCRIPTORS: Final = (
+    "fewer descriptors: larger KV blocks (engine.block_tokens), or, with path: host, GPUs that reach each other"
+)
 _PREFILLING: Final = ("prefill_compute", "prefill_communication")
 
 
@@ -81,7 +84,7 @@ def limit_of(part: str, summary: Summary) -> Found:
         case "kv_setup" | "kv_transfer":
             return _transfer(summary, part)
         case "decode_queue":
-            return _before_decode(decode)
+            return _posts(summary, decode) or _before_decode(decode)
         case "decode_compute":
             if (decode.communication_share or 0.0) >= MUCH_COMMUNICATION:
                 return _communication(summary, decode)
@@ -283,10 +286,40 @@ def _transfer(summary: Summary, part: str) -> Found:
     link = _fullest(summary.links)
     if part == "kv_transfer" and link is not None and (link.peak_use or 0.0) >= NEAR_ROOF:
         return _link(link)
+    if found := _connector(summary, part):
+        return found
     what = "set-up of KV transfers" if part == "kv_setup" else "KV on its way"
     used = "" if link is None else f"; the fullest link is used to {percent(link.peak_use)} in its fullest window"
     advice = "KV sent while prompts are computed (kv_transfer.mode: layerwise)"
     return Found(Limit.KV_TRANSFER, "", f"{what} is exposed{used}", advice)
+
+
+def _connector(summary: Summary, part: str) -> Found | None:
+    """First contacts are most of what precedes transfers, or descriptors most of what transfers take."""
+    of = summary.communication
+    before_s = summary.attribution_s.get("kv_setup", 0.0) * summary.completed
+    meeting = (of.kv_handshakes_s or 0.0) / before_s if before_s else 0.0
+    if part == "kv_setup" and meeting >= NEAR_ROOF:
+        reason = f"instances meet for the first time, which is {percent(meeting)} of the set-up of KV transfers"
+        advice = (
+            "instances that have met before, as after a warm-up (kv_transfer.connector: handshake_us: 0, "
+            "handshake_descriptor_us: 0)"
+        )
+        return Found(Limit.KV_TRANSFER, "", reason, advice)
+    posting = (of.kv_posting_s or 0.0) / of.kv_transfers_s if of.kv_transfers_s else 0.0
+    if posting < NEAR_ROOF:
+        return None
+    reason = f"KV moves no faster than its descriptors are posted ({percent(posting)} of the time on the way)"
+    return Found(Limit.KV_TRANSFER, "", reason, _FEWER_DESCRIPTORS)
+
+
+def _posts(summary: Summary, pool: PoolSummary) -> Found | None:
+    """KV that has arrived waits for engines that post descriptors for half of the run."""
+    posting = (summary.communication.kv_posting_s or 0.0) / (summary.makespan_s * pool.instances or 1.0)
+    if posting < NEAR_ROOF:
+        return None
+    reason = f"descriptors are posted in {percent(posting)} of the run, for which steps of an engine may stand still"
+    return Found(Limit.KV_TRANSFER, pool.name, reason, _FEWER_DESCRIPTORS)
 
 
 def _communication(summary: Summary, pool: PoolSummary) -> Found:
