@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -14,6 +15,7 @@ from netsim import FlowGraph
 from netsim.units import PS_PER_S, PS_PER_US
 from vidur_pd.config.kv_transfer import ConnectorConfig, WayCosts
 from vidur_pd.execution.instances.instance import Instance, Rank
+from vidur_pd.kv.transfer.rank_pairs import ROUTES_KEPT
 from vidur_pd.kv.transfer.transfer import LayerTimes
 
 Times = NDArray[np.int64]
@@ -40,7 +42,7 @@ class Posted(NamedTuple):
     handshake_ps: int
     """Wait for the first contact of the instances."""
     posting_ps: int
-    """Of the GPU with the most descriptors."""
+    """Of the GPU that posts longest."""
 
 
 class Posting(NamedTuple):
@@ -57,6 +59,17 @@ class Posting(NamedTuple):
 FREE: Final = Posting(None, 0, 0)
 
 
+class Places(NamedTuple):
+    """Who posts the flows of a route, and on which way they travel."""
+
+    gpu: NDArray[np.int64]
+    """[flows] that posts it, numbered."""
+    at_once: NDArray[np.int64]
+    """[flows] pairs of GPUs that this one posts for at the same time."""
+    of_way: tuple[NDArray[np.int64], NDArray[np.int64]]
+    """Flows between nodes, and within one."""
+
+
 class Connector:
     """The state of one connector: pairs of instances that know each other, and until when each of them posts."""
 
@@ -71,10 +84,11 @@ class Connector:
         self._striping = simccl.Striping(gpus_per_node, config.nics) if config.nics > 1 else None
         ways = [config.way(is_within_node=within) for within in (False, True)]
         self._ways = None if all(way.is_free for way in ways) else ways
-        """By whether both GPUs are in one node."""
+        """Between nodes, and within one."""
         self._host_ps = _ps(config.host_us)
         self._descriptors: dict[int, simccl.Descriptors] = {}
         """By bytes of a token in one layer of a flow."""
+        self._places = lru_cache(ROUTES_KEPT)(self._places_of)
         self._known_ps: dict[tuple[int, int], int] = {}
         """By indices of two instances: when they know each other."""
         self._first_until_ps: dict[tuple[int, int], int] = {}
@@ -161,18 +175,21 @@ class Connector:
         template, descriptors = flows.template, self._descriptors_of(flows.template)
         counts = template.descriptors(tokens, descriptors)
         of_pair = np.bincount(template.pair, weights=counts).astype(np.int64)[template.pair]
-        is_within_node = flows.src // self._gpus_per_node == flows.dst // self._gpus_per_node
+        places = self._places(flows)
         each_ps, shares = np.zeros(len(counts)), np.zeros(len(counts))
-        for within in (False, True):
-            way, here = self._ways[within], is_within_node == within
-            each_ps[here] = way.each_us(of_pair[here]) * PS_PER_US + _copy_ps(way, descriptors)
-            shares[here] = way.step_share
+        for way, here in zip(self._ways, places.of_way, strict=True):
+            if len(here):
+                each_ps[here] = way.each_us(of_pair[here]) * PS_PER_US + _copy_ps(way, descriptors)
+                shares[here] = way.step_share
         posting_ps = np.rint(counts * each_ps).astype(np.int64)
-        agents = flows.dst if self._config.posted_by == "decode" else flows.src
-        _, place = np.unique(agents, return_inverse=True)
-        at_once = np.bincount(np.unique(np.stack((place, template.pair)), axis=1)[0])
-        gpu_ps, held_ps = (int(np.bincount(place, weights=posting_ps * share).max()) for share in (1.0, shares))
-        return Posting(posting_ps * at_once[place], gpu_ps, held_ps)
+        gpu_ps, held_ps = (int(np.bincount(places.gpu, posting_ps * share).max()) for share in (1.0, shares))
+        return Posting(posting_ps * places.at_once, gpu_ps, held_ps)
+
+    def _places_of(self, flows: simccl.KvFlows) -> Places:
+        _, gpu = np.unique(flows.dst if self._config.posted_by == "decode" else flows.src, return_inverse=True)
+        pairs = np.bincount(np.unique(np.stack((gpu, flows.template.pair)), axis=1)[0])
+        is_within_node = flows.src // self._gpus_per_node == flows.dst // self._gpus_per_node
+        return Places(gpu, pairs[gpu], (np.flatnonzero(~is_within_node), np.flatnonzero(is_within_node)))
 
     def _descriptors_of(self, template: simccl.KvTemplate) -> simccl.Descriptors:
         """Those of the largest layer's pieces."""
