@@ -18,7 +18,7 @@ from vidur_pd.metrics.verdict.limits import Limit
 from vidur_pd.simulation import api
 
 PD = [pool("p", "prefill"), pool("d", "decode")]
-MET = {"kind": "nixl", "handshake_us": 0, "handshake_descriptor_us": 0, "within_node": {"many_us": 30}}
+MET = {"kind": "nixl", "handshake_us": 0, "handshake_descriptor_us": 0, "within_node": {"threads_us": 30}}
 """Instances that know each other, and a driver that copies slowly."""
 NIC_25G = {"kind": "rail_optimized", "gpus_per_node": 1, "nic": "25Gbps"}
 
@@ -132,14 +132,15 @@ GOLDEN = {
     "gpu# → leaf#.# is "
     "used to # %, # % in its fullest window. Next: faster NICs (cluster.topology.nic).",
     "descriptor-bound": "Misses the SLO: # % of the requests within their limits, wanted # %; limited by KV transfer: "
-    "KV moves no faster than its descriptors are posted (# % of the time on the way). Next: fewer descriptors: larger "
-    "KV blocks (engine.block_tokens), or, with path: host, GPUs that reach each other.",
+    "KV moves no faster than its descriptors are posted (# % of the time on the way). Next: larger KV blocks "
+    "(engine.block_tokens), of which each is a descriptor.",
     "held up by descriptors": "Misses the SLO: # % of the requests within their limits, wanted # %; limited by KV "
-    "transfer (d): descriptors are posted in # % of the run, for which steps of an engine may stand still. Next: fewer "
-    "descriptors: larger KV blocks (engine.block_tokens), or, with path: host, GPUs that reach each other.",
+    "transfer (d): steps stand still in # % of the run, while descriptors of KV transfers are posted. Next: larger KV "
+    "blocks (engine.block_tokens), of which each is a descriptor.",
     "first contact": "Misses the SLO: # % of the requests within their limits, wanted # %; limited by KV transfer: "
-    "instances meet for the first time, which is # % of the set-up of KV transfers. Next: instances that have met "
-    "before, as after a warm-up (kv_transfer.connector: handshake_us: #, handshake_descriptor_us: #).",
+    "instances meet for the first time, which is # % of the set-up of KV transfers. Next: a request between each two "
+    "instances before users come; to see what follows without one: kv_transfer.connector.handshake_us and "
+    "handshake_descriptor_us of #.",
     "memory-bound": "Misses the SLO: # % of the requests within their limits, wanted # %; limited by decode "
     "memory bandwidth (d): "
     "a rank decodes # requests a step (memory bandwidth # %, MFU # %). Next: fewer requests a step: more instances "
@@ -187,10 +188,10 @@ def test_larger_blocks_help_transfers_that_their_descriptors_hold_up_as_the_verd
             "lengths": {"kind": "fixed", "prefill": sections.pop("prompt"), "decode": 64},
         }
         del sections["n"]
-        found = api.simulate(config(PD, workload=workload, **sections)).summary.communication
-        assert found.kv_posting_s is not None
-        assert found.kv_transfers_s == pytest.approx(found.kv_posting_s, rel=0.02)
-        transfers_s.append(found.kv_transfers_s)
+        found = api.simulate(config(PD, workload=workload, **sections)).summary
+        assert found.connector is not None
+        assert found.communication.kv_transfers_s == pytest.approx(found.connector.posting_s, rel=0.02)
+        transfers_s.append(found.communication.kv_transfers_s)
     assert transfers_s[0] == pytest.approx(4 * transfers_s[1], rel=0.03)
 
 

@@ -23,11 +23,13 @@ from typing import Any
 
 import numpy as np
 import yaml
+from numpy.typing import NDArray
 
 from aicb.iteration.host import MEDIAN_HOST, OF_WORKERS
 from netsim.units import PS_PER_S
 from vidur_pd.config import SimulationConfig
 from vidur_pd.metrics.requests import NEVER, RequestTable, seconds
+from vidur_pd.metrics.result import Result
 from vidur_pd.simulation.api import simulate
 from vidur_pd.workload import Workload
 
@@ -44,6 +46,8 @@ FITTED, SECOND_PAIR, *MEASURED_HOSTS = PAIRS
 ISOLATED_TOKENS = (256, 1024, 4096, 8192, 16384)
 LOADS = ("serve_2.0", "serve_6.0", "serve_12.0")
 HELD_OUT = "serve_12.0"
+STALLED = 1.6
+"""Gap between tokens over the median, from which on steps are taken to have stood still."""
 FIRST_CONTACT_S = 10.0
 """Between a request that acquaints the instances, as the measurement's warm-up did, and the first that counts."""
 
@@ -75,12 +79,26 @@ def measurement(pair: str) -> dict[str, Any]:
 
 
 def replay(run: str, pair: str, host: str, **connector: Any) -> RequestTable:
-    """The simulation of a run, its requests in the order of the measurement; ``connector`` changes costs."""
+    """The requests of a simulated run, in the order of the measurement; ``connector`` changes costs."""
+    return _simulated(run, pair, host, connector).table.in_order_of_arrival().rows(slice(1, None))
+
+
+def _simulated(run: str, pair: str, host: str, connector: dict[str, Any]) -> Result:
     rows: Rows = measurement(pair)["runs"][run]
     with tempfile.TemporaryDirectory() as folder:
-        config = _config(pair, run, host, Path(folder), connector)
-        table = simulate(config, _workload(run, rows)).table.in_order_of_arrival()
-    return table.rows(slice(1, None))
+        return simulate(_config(pair, run, host, Path(folder), connector), _workload(run, rows))
+
+
+def stalls_ms(run: str, pair: str = FITTED, host: str = DEFAULT, **connector: Any) -> tuple[float, float]:
+    """Excess of long gaps between tokens over the median, by all gaps of a run: measured and simulated."""
+    measured_s = np.concatenate([row["itl"] for row in measurement(pair)["runs"][run]])
+    gaps_s, counts = _simulated(run, pair, host, connector).iterations.gaps()
+    return _excess_ms(measured_s), _excess_ms(np.repeat(gaps_s, counts))
+
+
+def _excess_ms(gaps_s: NDArray[np.float64]) -> float:
+    usual_s = float(np.median(gaps_s))
+    return float((gaps_s[gaps_s > STALLED * usual_s] - usual_s).sum()) / len(gaps_s) * 1e3
 
 
 def compare(run: str, pair: str = FITTED, host: str = DEFAULT, **connector: Any) -> list[Comparison]:

@@ -14,6 +14,7 @@ from tests.validation.pd_vs_engine import (
     OWN,
     SECOND_PAIR,
     compare,
+    stalls_ms,
 )
 
 ISOLATED_TTFT = 0.08
@@ -47,26 +48,31 @@ def test_costs_of_the_connector_are_most_of_what_was_missing() -> None:
 
 
 HAND_OVER = 0.1
+HAND_OVER_MISSES = {MEASURED_HOSTS[0]}
+"""12 % fast: a descriptor takes 4.0 µs there, 3.7 in the median of reads, and the request carries 16,384 token ids."""
 
 
 @pytest.mark.parametrize("pair", [FITTED, SECOND_PAIR, *MEASURED_HOSTS])
 def test_descriptors_take_the_driver_as_long_whatever_their_size(pair: str) -> None:
-    """Of 16 to 32 KiB, between two GPUs of three machines, the longest hand-over is as measured, though a launch took
-    hosts of two of them more than twice as long."""
+    """Of 16 to 32 KiB, between two GPUs of three machines: the hand-over of 16,384 tokens is as measured, though
+    launches took hosts of two of them more than twice as long."""
     host = {FITTED: DEFAULT, SECOND_PAIR: MEDIAN_HOST}.get(pair, OWN)
-    tokens = ISOLATED_TOKENS[-1 if pair != MEASURED_HOSTS[0] else -2]
-    error = errors(f"iso{tokens}", pair, host)["hand-over"]
-    assert abs(error) <= HAND_OVER, f"{error:+.1%}"
+    error = errors(f"iso{ISOLATED_TOKENS[-1]}", pair, host)["hand-over"]
+    assert (abs(error) <= HAND_OVER) != (pair in HAND_OVER_MISSES), f"{error:+.1%}"
+
+
+@pytest.mark.parametrize(("load", "most"), [*zip(LOADS, (0.03, 0.03, 0.06), strict=True)])
+def test_steps_stand_still_as_long_as_measured(load: str, most: float) -> None:
+    """The share of posting for which they do is from the first two loads; the third is held out."""
+    measured_ms, simulated_ms = stalls_ms(load)
+    assert simulated_ms == pytest.approx(measured_ms, rel=most)
 
 
 SECOND_TTFT = 0.11
 SECOND_SERVING = {"ttft": 0.15, "tpot": 0.11, "e2e": 0.11}
-SECOND_MISSES = {
-    *((run, "ttft") for run in ("iso256", "iso1024", *LOADS)),
-    *((LOADS[-1], metric) for metric in ("tpot", "e2e")),
-}
-"""TTFT 13 to 30 % fast: prompts that the prefill engine's host held up, up to twice as long as on the host that stands
-for it. At 12 requests/s TPOT and E2E 12 %: the decode engine's host was slower still."""
+SECOND_MISSES = {(run, "ttft") for run in ("iso256", "iso1024", *LOADS)}
+"""13 to 29 % fast: prompts that the prefill engine's host held up, up to twice as long as on the host that stands for
+it; at 12 requests/s the hand-over, too (19 %)."""
 
 
 @pytest.mark.parametrize("tokens", ISOLATED_TOKENS)

@@ -147,12 +147,67 @@ def test_steps_stand_still_for_their_share_while_transfers_wait_for_each_other()
     """Three transfers of 7,200 descriptors at 40 µs, 288 ms each, are posted one after the other; a decode stands still
     for 5 % of each, 14 ms, not until the last is posted."""
     costs = NIXL | {"handshake_us": 0, "handshake_descriptor_us": 0}
-    costs["within_node"] = {"descriptor_us": 40, "many": None, "step_share": 0.05}
+    costs["within_node"] = {"descriptor_us": 40, "threads_from": None, "step_share": 0.05}
     result = result_of([(0, 160, 400), *[(LATER_US // 10, 1600, 2)] * 3], costs)
     sent_ps = sorted(ps(record.kv_sent_ps) for record in result.requests[1:])
     assert np.diff(sent_ps) == pytest.approx(7200 * 40_000_000, rel=0.01)
     gaps_s, _ = result.iterations.gaps()
-    assert float(gaps_s.max()) < 3 * 0.0144 + 0.02
+    assert 0.0144 < float(gaps_s.max()) < 3 * 0.0144 + 0.02
+    assert result.summary.connector is not None
+    assert result.summary.connector.stalls_s == pytest.approx(3.1 * 0.0144, rel=0.01)  # and a tenth of one before
+    assert result.summary.connector.waits_s == pytest.approx((1 + 2) * 0.288, rel=0.02)
+
+
+def test_threads_of_their_own_hold_no_steps() -> None:
+    """SGLang's prefill posts from other threads, vLLM's decode engine in its steps."""
+    rows = [(0, 160, 200), (LATER_US // 10, 1600, 2)]
+    stalls_s = []
+    for kind in ("sglang_nixl", "nixl"):
+        found = result_of(rows, {"kind": kind, "handshake_us": 0, "handshake_descriptor_us": 0}).summary.connector
+        assert found is not None
+        assert found.posting_s
+        stalls_s.append(found.stalls_s)
+    assert stalls_s[0] == 0
+    assert stalls_s[1] > 0.02
+
+
+def test_first_contacts_of_one_engine_are_posted_one_after_the_other() -> None:
+    """Two prefill instances meet one decode instance with 7,200 descriptors each, 26.6 ms; a third transfer, of a pair
+    that knows each other by then, waits for both."""
+    pools = [pool("p", "prefill", instances=2), pool("d", "decode")]
+    rows = [(0, 1600, 2), (0, 1600, 2), (120_000, 160, 2)]
+    one_node = {"topology": {"kind": "rail_optimized", "gpus_per_node": 4}}
+    records = run(rows, NIXL, pools=pools, routing={"policy": "round_robin"}, **one_node)
+    first, second = sorted(records[:2], key=lambda record: ps(record.kv_sent_ps))
+    assert first.prefill_instance != second.prefill_instance
+    assert first.kv_handshake_ps
+    assert second.kv_handshake_ps
+    assert ps(second.kv_sent_ps) - ps(first.kv_sent_ps) == pytest.approx(7200 * 3_700_000, rel=0.05)
+    third = records[2]
+    assert third.kv_handshake_ps == 0
+    assert ps(third.kv_sent_ps) >= ps(second.kv_sent_ps) + 7200 * 3_700_000 - PS_PER_US
+
+
+def test_each_data_parallel_rank_posts_for_itself() -> None:
+    """Four requests that four ranks of a decode instance read at once are not posted one after the other."""
+    pools = [pool("p", "prefill"), pool("d", "decode", dp=4, ep=1)]
+    wide = {"topology": {"kind": "rail_optimized", "gpus_per_node": 8}}
+    met = NIXL | {"handshake_us": 0, "handshake_descriptor_us": 0}
+    records = run([(0, 160, 2)] * 4, met, pools=pools, routing={"rank_policy": "round_robin"}, **wide)
+    sent_ps = sorted(ps(record.kv_sent_ps) for record in records)
+    assert sent_ps[-1] - sent_ps[0] < 720 * EACH_PS
+    (waits_s,) = {result_of([(0, 160, 2)] * 4, met, pools=pools, **wide).summary.connector.waits_s}
+    assert waits_s == 0
+
+
+def test_stripes_move_no_faster_than_they_are_posted() -> None:
+    """7,200 descriptors of 10 µs, 72 ms, on two NICs of 400 Gbit/s, which need 2.4 ms."""
+    nodes = {"topology": {"kind": "rail_optimized", "gpus_per_node": 2}}
+    costs = {"kind": "nixl", "between_nodes": {"descriptor_us": 10}, "nics": 2, "host_us": 0, "handshake_us": 0}
+    pools = [pool("p", "prefill"), pool("x", "mixed"), pool("d", "decode")]
+    (record,) = run([(0, 1600, 2)], costs, pools=pools, **nodes)
+    assert record.kv_posting_ps == 7200 * 10_000_000
+    assert transfer_ps(record) == pytest.approx(7200 * 10_000_000, rel=0.01)
 
 
 def test_a_path_through_hosts_takes_the_bytes_at_their_rate() -> None:
@@ -322,9 +377,13 @@ def test_the_first_contact_after_a_failure_is_one_again() -> None:
     ("connector", "message"),
     [
         ("nixel", "found 'nixel', expected one of ideal, lmcache, mooncake, nixl, sglang_nixl"),
-        ({"kind": "ideal", "path": "host"}, "through_host: found none with path host of ideal"),
+        ({"kind": "ideal", "path": "host"}, "through_host: found no costs with path host of ideal"),
+        ({"kind": "mooncake", "path": "host", "through_host": {}}, "through_host: found no costs with path host"),
+        ({"kind": "mooncake", "within_node": {"threads_from": 9}}, "threads_us: found none with threads_from 9"),
+        ({"kind": "mooncake", "within_node": {"threads_us": 3}}, "threads_from: found none with threads_us"),
+        ({"kind": "nixl", "descriptor_us": 1}, "descriptor_us: found in the connector, expected in one of its ways"),
         ({"kind": "nixl", "within_node": {"descriptor_us": -1}}, "within_node.descriptor_us"),
-        ({"kind": "nixl", "between_nodes": {"many": 0}}, "between_nodes.many"),
+        ({"kind": "nixl", "between_nodes": {"threads_from": 0}}, "between_nodes.threads_from"),
         ({"kind": "nixl", "descriptor_tokens": 0}, "descriptor_tokens"),
         (
             {"kind": "nixl", "nics": 3},

@@ -42,35 +42,47 @@ def connector_file(kind: str) -> Mapping[str, Any]:
 
 
 class WayCosts(Section):
-    """What a connector costs on one way between two GPUs, besides the bytes."""
+    """Costs of a connector on one way between two GPUs, besides the bytes."""
 
     descriptor_us: Microseconds = 0.0
-    """To post one descriptor. KV moves as fast as its descriptors are posted, at most."""
-    many: Count | None = None
-    """Descriptors of a transfer between two GPUs from which on several threads post them; ``None``: never."""
-    many_us: Microseconds = 0.0
-    """As ``descriptor_us``, of so many, by all threads together."""
+    """Time to post one descriptor. KV moves as fast as its descriptors are posted, at most."""
+    threads_from: Count | None = None
+    """Number of descriptors of a transfer between two GPUs from which on several threads share them (NIXL splits
+    batches); ``None``: one thread posts all."""
+    threads_us: Microseconds = 0.0
+    """Time to post one of so many, by all threads together."""
     thread_us: Microseconds = 0.0
-    """The same by one thread, which takes ``many`` before another has any."""
+    """Time in which one of these threads posts one; it takes ``threads_from`` of them before another has any."""
     gbytes_per_s: PositiveFloat | None = None
     """Rate at which one GPU's KV is copied besides (through buffers, by processors); ``None``: it is not."""
     step_share: Probability = 0.0
     """Share of the posting for which the steps of the engine stand still; 0: it is done in other threads."""
 
+    @model_validator(mode="after")
+    def _is_complete(self) -> WayCosts:
+        if self.threads_from is not None and not self.threads_us:
+            raise ValueError(f"threads_us: found none with threads_from {self.threads_from}, expected a time")
+        if self.threads_from is None and (self.threads_us or self.thread_us):
+            raise ValueError("threads_from: found none with threads_us or thread_us, expected a number of descriptors")
+        return self
+
     @property
     def is_free(self) -> bool:
         """Whether posting takes no time."""
-        return not (self.descriptor_us or self.many_us or self.thread_us or self.gbytes_per_s)
+        return not (self.descriptor_us or self.threads_us or self.gbytes_per_s)
 
     def each_us(self, descriptors: NDArray[np.int64]) -> NDArray[np.float64]:
         """[transfers] time to post one of so many descriptors, without copies."""
-        if self.many is None:
+        if self.threads_from is None:
             return np.full(len(descriptors), self.descriptor_us)
-        by_threads_us = np.maximum(self.many_us, self.thread_us * self.many / np.maximum(descriptors, 1))
-        return np.where(descriptors < self.many, self.descriptor_us, by_threads_us)
+        by_threads_us = np.maximum(self.threads_us, self.thread_us * self.threads_from / np.maximum(descriptors, 1))
+        return np.where(descriptors < self.threads_from, self.descriptor_us, by_threads_us)
 
 
 WAYS: Final = ("between_nodes", "within_node", "through_host")
+_OF_THREADS: Final = ("threads_from", "threads_us", "thread_us")
+_OF_WAYS: Final = ("descriptor_us", "step_share")
+"""What a connector itself once had."""
 
 
 class ConnectorConfig(Section):
@@ -93,14 +105,14 @@ class ConnectorConfig(Section):
     """The instance that reads or writes. Left out: that of the connector; ``decode`` with mode ``pull``, else
     ``prefill``."""
     path: Literal["direct", "host"] = "direct"
-    """``direct``: GPUs of a node reach each other's memory (NVLink, CUDA IPC), and NICs that of GPUs. ``host``: they do
-    not, as between containers that share no IPC namespace; processors copy through their own memory."""
+    """``direct``: GPUs of a node reach each other's memory (NVLink, CUDA IPC), and NICs that of GPUs. ``host``: neither
+    does, as between containers without a common IPC namespace and without an RDMA NIC; processors copy."""
     between_nodes: WayCosts = WayCosts()
-    """Of KV that a NIC reads or writes."""
+    """Costs of KV that a NIC reads or writes."""
     within_node: WayCosts = WayCosts()
-    """Of KV that GPUs of one node copy."""
+    """Costs of KV that is copied between GPUs of one node."""
     through_host: WayCosts | None = None
-    """Of both, with ``path: host``."""
+    """Costs of both with ``path: host``."""
     host_us: Microseconds = 0.0
     """Host time of the engine that posts, for each transfer, if it is idle: it takes up the request, prepares the
     transfer, and goes through steps without a batch until it finds that it is done. Where steps are running it does so
@@ -125,7 +137,10 @@ class ConnectorConfig(Section):
         if not isinstance(tree, Mapping) or tree.get("kind") not in known_connectors():
             return tree
         of_file = connector_file(tree["kind"])["connector"]
-        ways = {way: {**of_file.get(way, {}), **tree[way]} for way in WAYS if isinstance(tree.get(way), Mapping)}
+        for field in _OF_WAYS:
+            if field in tree:
+                raise ValueError(f"{field}: found in the connector, expected in one of its ways ({', '.join(WAYS)})")
+        ways = {way: _way(of_file, tree, way) for way in WAYS if isinstance(tree.get(way), Mapping)}
         return {**of_file, **({"measured_on": None} if "host_us" in tree else {}), **tree, **ways}
 
     @field_validator("kind")
@@ -137,8 +152,8 @@ class ConnectorConfig(Section):
 
     @model_validator(mode="after")
     def _has_costs_of_its_path(self) -> ConnectorConfig:
-        if self.path == "host" and self.through_host is None:
-            raise ValueError(f"through_host: found none with path host of {self.kind}, expected what copies cost")
+        if self.path == "host" and (self.through_host is None or self.through_host.is_free):
+            raise ValueError(f"through_host: found no costs with path host of {self.kind}, expected a rate of copies")
         return self
 
     def way(self, *, is_within_node: bool) -> WayCosts:
@@ -147,6 +162,13 @@ class ConnectorConfig(Section):
             assert self.through_host is not None, "validated"
             return self.through_host
         return self.within_node if is_within_node else self.between_nodes
+
+
+def _way(of_file: Mapping[str, Any], tree: Mapping[str, Any], way: str) -> dict[str, Any]:
+    """The costs of a way: what is stated, else those of the connector; without threads, none of theirs."""
+    known, stated = of_file.get(way, {}), tree[way]
+    without = _OF_THREADS if "threads_from" in stated and stated["threads_from"] is None else ()
+    return {**{field: value for field, value in known.items() if field not in without}, **stated}
 
 
 def with_connector(tree: Mapping[str, Any]) -> dict[str, Any]:

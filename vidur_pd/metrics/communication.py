@@ -30,8 +30,6 @@ def communication_sources(plan: CouplingPlan, log: IterationLog, tally: RequestT
         collectives_s=to_seconds(log.communication_ps),
         contention_s=to_seconds(contention_ps),
         kv_transfers_s=to_seconds(transfers_ps),
-        kv_posting_s=None if tally.posting_ps is None else to_seconds(tally.posting_ps),
-        kv_handshakes_s=to_seconds(tally.handshakes_ps),
         collectives=plan.collectives.value,
         kv_transfers=plan.transfers.value,
         shares={source.value: part / total_ps if total_ps else 0.0 for source, part in by_source.items()},

@@ -414,15 +414,28 @@ class CommunicationSummary:
     """Beyond their time on an idle fabric."""
     kv_transfers_s: float | None = None
     """First byte to last byte, summed over requests."""
-    kv_posting_s: float | None = None
-    """To post the descriptors of KV transfers, summed over requests; ``None`` where their connector takes no time."""
-    kv_handshakes_s: float | None = None
-    """Wait for the first contact of instances, summed over requests."""
     collectives: str = ""
     """``priced``, ``stretched`` or ``simulated``."""
     kv_transfers: str = ""
     shares: Mapping[str, float] = field(default_factory=dict)
     """Of all seconds of communication, by what they rest on."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConnectorSummary:
+    """What the connector of KV transfers costs (``kv_transfer.connector``); absent with ``ideal``."""
+
+    path: str = ""
+    descriptor_tokens: int | None = None
+    """Tokens of a descriptor; ``None``: a KV block."""
+    handshakes_s: float | None = None
+    """Wait for the first contact of instances, summed over requests."""
+    waits_s: float | None = None
+    """Wait of transfers for others that are posted before them, summed over transfers."""
+    posting_s: float | None = None
+    """Time to post descriptors, summed over requests."""
+    stalls_s: float | None = None
+    """Time for which steps stand still for that, summed over ranks."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -725,6 +738,7 @@ class Summary:
     estimated_operators: tuple[EstimatedOperator, ...] = ()
     simulator: Effort = Effort()
     communication: CommunicationSummary = CommunicationSummary()
+    connector: ConnectorSummary | None = None
     attribution_s: Mapping[str, float] = field(default_factory=dict)
     """Mean seconds of each part of the end-to-end latency (``metrics/attribution.py``); they add up to its mean."""
     ttft_attribution_s: Mapping[str, float] = field(default_factory=dict)

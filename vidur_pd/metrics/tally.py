@@ -47,8 +47,8 @@ class RequestTally:
         self.preemptions = 0
         self.transfers_ps = 0
         """First byte to last byte, summed over KV transfers."""
-        self.posting_ps: int | None = None
-        """To post descriptors, summed over KV transfers; ``None``: their connector takes no time for them."""
+        self.posting_ps = 0
+        """Time to post descriptors, summed over KV transfers."""
         self.handshakes_ps = 0
         """Wait for the first contact of instances, summed over KV transfers."""
 
@@ -66,9 +66,7 @@ class RequestTally:
         self._has_frontend |= table.came_through_frontend
         has_arrived = table.kv_arrived_ps != NEVER
         self.transfers_ps += exact_sum((table.kv_arrived_ps - table.kv_sent_ps)[has_arrived])
-        is_posted = table.kv_posting_ps != NEVER
-        if is_posted.any():
-            self.posting_ps = (self.posting_ps or 0) + exact_sum(table.kv_posting_ps[is_posted])
+        self.posting_ps += exact_sum(np.maximum(table.kv_posting_ps, 0))
         self.handshakes_ps += exact_sum(np.maximum(table.kv_handshake_ps, 0))
         self._add_parts(table)
 

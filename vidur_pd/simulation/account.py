@@ -18,7 +18,9 @@ from simccl.planning.calibration import shipped_calibration
 from vidur_pd.config import PoolConfig, PricesConfig, SloConfig, hourly_price
 from vidur_pd.config.frontend import most_tokens_per_s
 from vidur_pd.execution.coupling.plan import Treatment
+from vidur_pd.kv.transfer.connector import ConnectorTime
 from vidur_pd.metrics.communication import communication_sources
+from vidur_pd.metrics.connector import connector_summary
 from vidur_pd.metrics.costs import PoolPrice, cost_summary, prompts_share
 from vidur_pd.metrics.energy import Surroundings, energy_estimate
 from vidur_pd.metrics.fabric import fabric_summary
@@ -93,6 +95,7 @@ class Account:
         tally: RequestTally,
         recovered: RecoveredRequests,
         transfers_retried: int,
+        connector_time: ConnectorTime,
         rebalancing: RebalancingSummary | None,
         tiers: tuple[TierSummary, ...] | None,
         links: Sequence[LinkSummary],
@@ -150,6 +153,7 @@ class Account:
             estimated_operators=self._estimated_operators(),
             simulator=effort,
             communication=communication_sources(self._plan.coupling, log, tally),
+            connector=connector_summary(self._config, tally, connector_time),
             attribution_s=tally.mean_parts_s(),
             ttft_attribution_s=tally.mean_ttft_parts_s(),
             links=tuple(links),

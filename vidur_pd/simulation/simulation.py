@@ -176,6 +176,7 @@ class Simulation:
                 tally,
                 self._recovered(),
                 self._lifecycle.hand_over.retried_parts,
+                self._kv_sender.connector_time,
                 self._rebalancing(),
                 None if self._kv_store is None else tier_summaries(self._kv_store),
                 self._fullest_links(),

@@ -70,8 +70,18 @@ class Places(NamedTuple):
     """Flows between nodes, and within one."""
 
 
+@dataclass(slots=True)
+class ConnectorTime:
+    """Time of a run that transfers cost engines and each other, in all [ps]."""
+
+    stalls_ps: int = 0
+    """For which steps stood still while descriptors were posted."""
+    waits_ps: int = 0
+    """Of transfers for those that were posted before them."""
+
+
 class Connector:
-    """The state of one connector: pairs of instances that know each other, and until when each of them posts."""
+    """The state of one connector: pairs of instances that know each other, and until when each rank posts."""
 
     def __init__(
         self, config: ConnectorConfig, memory: KvMemory, gpus_per_node: int, slowness: Mapping[str, float]
@@ -91,12 +101,13 @@ class Connector:
         self._places = lru_cache(ROUTES_KEPT)(self._places_of)
         self._known_ps: dict[tuple[int, int], int] = {}
         """By indices of two instances: when they know each other."""
-        self._first_until_ps: dict[tuple[int, int], int] = {}
-        """The same: when all that has waited for that is posted."""
-        self._posting_until_ps: dict[int, int] = {}
-        """By index of an instance whose steps post: when all that it has to post is posted."""
-        self._held_until_ps: dict[int, int] = {}
+        self._first_ps: dict[tuple[int, int], tuple[int, int]] = {}
+        """By rank that posts: from when to when it posts what has waited for a handshake."""
+        self._posting_until_ps: dict[tuple[int, int], int] = {}
+        """By rank whose steps post: when all that it has to post is posted."""
+        self._held_until_ps: dict[tuple[int, int], int] = {}
         """The same: until when its steps stand still for that."""
+        self.time = ConnectorTime()
 
     def post(
         self,
@@ -108,12 +119,12 @@ class Connector:
         now_ps: int,
     ) -> Posted:
         """Posts the KV of ``tokens`` (``layers`` None: all of it is computed), and keeps the host busy meanwhile."""
-        poster = (destination if self._config.posted_by == "decode" else source).instance
+        poster = destination if self._config.posted_by == "decode" else source
         posting = self._posting(flows, tokens)
         known_ps = self._handshake(source, destination, now_ps)
         handshake_ps = known_ps - now_ps
         if handshake_ps:
-            begins_ps = self._follow(source, destination, posting) + self._host_time_ps(poster) - now_ps
+            begins_ps = self._follow(poster, posting, known_ps) - now_ps
         else:
             begins_ps = self._occupy(poster, posting, now_ps) - now_ps
         graph = self._graph(flows, tokens, self._ready_ps(layers, now_ps, begins_ps), posting.flows_ps)
@@ -125,9 +136,9 @@ class Connector:
     def forget(self, instance: Instance) -> None:
         """An instance has failed: nobody knows it any more."""
         self._known_ps = {pair: at for pair, at in self._known_ps.items() if instance.index not in pair}
-        self._first_until_ps = {pair: at for pair, at in self._first_until_ps.items() if instance.index not in pair}
-        for until_ps in (self._posting_until_ps, self._held_until_ps):
-            until_ps.pop(instance.index, None)
+        for by_rank in (self._first_ps, self._posting_until_ps, self._held_until_ps):
+            for rank in [rank for rank in by_rank if rank[0] == instance.index]:
+                del by_rank[rank]
 
     def _handshake(self, source: Rank, destination: Rank, now_ps: int) -> int:
         """When the two instances know each other, now at the earliest."""
@@ -139,35 +150,43 @@ class Connector:
             self._known_ps[pair] = now_ps + _ps(config.handshake_us + pieces * config.handshake_descriptor_us)
         return max(self._known_ps[pair], now_ps)
 
-    def _follow(self, source: Rank, destination: Rank, posting: Posting) -> int:
-        """When a transfer that waits for a handshake is posted, after those that have waited longer.
+    def _follow(self, poster: Rank, posting: Posting, known_ps: int) -> int:
+        """Instant at which a rank begins to post what has waited for a handshake, after what has waited longer.
 
-        Steps of the engine are not held up by these: they are the first of a pair.
+        Steps of its engine are not held up by these, which are few.
         """
-        pair = (source.instance.index, destination.instance.index)
-        begins_ps = self._first_until_ps.get(pair, self._known_ps[pair])
-        self._first_until_ps[pair] = begins_ps + (posting.gpu_ps if posting.held_ps else 0)
+        ready_ps = known_ps + self._host_time_ps(poster)
+        if not posting.held_ps:
+            return ready_ps
+        from_ps, until_ps = self._first_ps.get(_of(poster), (ready_ps, 0))
+        begins_ps = max(until_ps, ready_ps)
+        self._first_ps[_of(poster)] = min(from_ps, ready_ps), begins_ps + posting.gpu_ps
+        self.time.waits_ps += begins_ps - ready_ps
         return begins_ps
 
-    def _occupy(self, poster: Instance, posting: Posting, now_ps: int) -> int:
-        """Lets an instance post after what it posts already, where its steps do; returns when it begins.
+    def _occupy(self, poster: Rank, posting: Posting, now_ps: int) -> int:
+        """Instant at which a rank begins to post, after what it posts already, where its steps do.
 
         An engine that runs steps takes a transfer up while the GPU computes, an idle one within its host time. Steps
         stand still for a share of the posting, from when the thread that runs them is free for it; the rest of it
         others do, after what they do already.
         """
-        begins_ps = now_ps + (self._host_time_ps(poster) if poster.is_idle or not posting.held_ps else 0)
         if not posting.held_ps:
-            return begins_ps
-        begins_ps = max(self._held_until_ps.get(poster.index, 0), begins_ps)
-        self._held_until_ps[poster.index] = begins_ps + posting.held_ps
-        poster.hold(begins_ps + posting.held_ps)
-        begins_ps = max(self._posting_until_ps.get(poster.index, 0), begins_ps)
-        self._posting_until_ps[poster.index] = begins_ps + posting.gpu_ps
+            return now_ps + self._host_time_ps(poster)
+        rank = _of(poster)
+        ready_ps = now_ps + (self._host_time_ps(poster) if poster.instance.is_idle else 0)
+        begins_ps = max(self._held_until_ps.get(rank, 0), ready_ps)
+        self._held_until_ps[rank] = begins_ps + posting.held_ps
+        self.time.stalls_ps += posting.held_ps
+        poster.instance.hold(begins_ps + posting.held_ps)
+        from_ps, until_ps = self._first_ps.get(rank, (0, 0))
+        begins_ps = max(self._posting_until_ps.get(rank, 0), begins_ps, until_ps if from_ps <= now_ps else 0)
+        self._posting_until_ps[rank] = begins_ps + posting.gpu_ps
+        self.time.waits_ps += begins_ps - ready_ps
         return begins_ps
 
-    def _host_time_ps(self, poster: Instance) -> int:
-        return round(self._slowness[poster.placement.pool] * self._host_ps)
+    def _host_time_ps(self, poster: Rank) -> int:
+        return round(self._slowness[poster.instance.placement.pool] * self._host_ps)
 
     def _posting(self, flows: simccl.KvFlows, tokens: int) -> Posting:
         if self._ways is None or not len(flows.src):
@@ -219,8 +238,13 @@ class Connector:
         return simccl.striped(whole, self._striping).graph()
 
 
+def _of(rank: Rank) -> tuple[int, int]:
+    """Key of a rank: each data-parallel rank of an instance is an engine that posts for itself."""
+    return rank.instance.index, rank.index
+
+
 def _copy_ps(way: WayCosts, descriptors: simccl.Descriptors) -> float:
-    """Of one descriptor."""
+    """Time to copy the KV of one descriptor."""
     return 0.0 if way.gbytes_per_s is None else descriptors.size_bytes / (way.gbytes_per_s * 1e9) * PS_PER_S
 
 

@@ -12,7 +12,7 @@ from netsim.units import PS_PER_MS
 from vidur_pd.config import KvTransferConfig
 from vidur_pd.execution.instances.instance import Instance, Rank
 from vidur_pd.execution.network_clock import catch_up
-from vidur_pd.kv.transfer.connector import Connector, KvMemory
+from vidur_pd.kv.transfer.connector import Connector, ConnectorTime, KvMemory
 from vidur_pd.kv.transfer.link_loads import LinkLoads, Links
 from vidur_pd.kv.transfer.rank_pairs import Contents, RankPairRoutes
 from vidur_pd.kv.transfer.transfer import LayerTimes
@@ -94,6 +94,11 @@ class KvSender:
     def active(self) -> int:
         """Number of graphs on the network."""
         return len(self._in_transit)
+
+    @property
+    def connector_time(self) -> ConnectorTime:
+        """Time that transfers have cost engines and each other."""
+        return self._connector.time
 
     @property
     def has_state(self) -> bool:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-from vidur_pd.metrics.summary import LinkSummary, PoolSummary, Summary
+from vidur_pd.metrics.summary import ConnectorSummary, LinkSummary, PoolSummary, Summary
 
 FULL: Final = 0.9
 """Share of slots, blocks, or of a link in its fullest window, from which on it is taken as full. Our choice."""
@@ -28,9 +28,9 @@ STEPS_AHEAD: Final = 2
 scheduler has made ready behind it."""
 MUCH_COMMUNICATION: Final = 1 / 3
 """Share of a pool's busy time in exposed collectives, from which on they are named before its compute. Our choice."""
-_FEWER_DESCRIPTORS: Final = (
-    "fewer descriptors: larger KV blocks (engine.block_tokens), or, with path: host, GPUs that reach each other"
-)
+NEARLY_ALL: Final = 0.9
+"""Share of the time of transfers in which descriptors are posted, from which on nothing else is their limit: with half
+of it, bytes may take as long. Our choice."""
 _PREFILLING: Final = ("prefill_compute", "prefill_communication")
 
 
@@ -84,7 +84,7 @@ def limit_of(part: str, summary: Summary) -> Found:
         case "kv_setup" | "kv_transfer":
             return _transfer(summary, part)
         case "decode_queue":
-            return _posts(summary, decode) or _before_decode(decode)
+            return _before_decode(summary, decode)
         case "decode_compute":
             if (decode.communication_share or 0.0) >= MUCH_COMMUNICATION:
                 return _communication(summary, decode)
@@ -239,8 +239,8 @@ def _down(summary: Summary, pool: PoolSummary) -> Found | None:
     return None
 
 
-def _before_decode(pool: PoolSummary) -> Found:
-    if found := _uneven(pool) or _full(pool):
+def _before_decode(summary: Summary, pool: PoolSummary) -> Found:
+    if found := _uneven(pool) or _full(pool) or _posts(summary, pool):
         return found
     reason = "KV that has arrived waits for the end of the step in progress"
     return Found(Limit.DECODE_STEPS, pool.name, reason, f"shorter steps: {_more(pool)}")
@@ -295,31 +295,50 @@ def _transfer(summary: Summary, part: str) -> Found:
 
 
 def _connector(summary: Summary, part: str) -> Found | None:
-    """First contacts are most of what precedes transfers, or descriptors most of what transfers take."""
-    of = summary.communication
+    """Limit that a connector sets: first contacts or other transfers before one is posted, descriptors of one."""
+    of = summary.connector
+    if of is None:
+        return None
+    if part == "kv_transfer":
+        moving_s = summary.communication.kv_transfers_s or 0.0
+        if not moving_s or (posting := (of.posting_s or 0.0) / moving_s) < NEARLY_ALL:
+            return None
+        reason = f"KV moves no faster than its descriptors are posted ({percent(posting)} of the time on the way)"
+        return Found(Limit.KV_TRANSFER, "", reason, _fewer_descriptors(of))
     before_s = summary.attribution_s.get("kv_setup", 0.0) * summary.completed
-    meeting = (of.kv_handshakes_s or 0.0) / before_s if before_s else 0.0
-    if part == "kv_setup" and meeting >= NEAR_ROOF:
+    if not before_s:
+        return None
+    if (meeting := (of.handshakes_s or 0.0) / before_s) >= NEAR_ROOF:
         reason = f"instances meet for the first time, which is {percent(meeting)} of the set-up of KV transfers"
         advice = (
-            "instances that have met before, as after a warm-up (kv_transfer.connector: handshake_us: 0, "
-            "handshake_descriptor_us: 0)"
+            "a request between each two instances before users come; to see what follows without one: "
+            "kv_transfer.connector.handshake_us and handshake_descriptor_us of 0"
         )
         return Found(Limit.KV_TRANSFER, "", reason, advice)
-    posting = (of.kv_posting_s or 0.0) / of.kv_transfers_s if of.kv_transfers_s else 0.0
-    if posting < NEAR_ROOF:
-        return None
-    reason = f"KV moves no faster than its descriptors are posted ({percent(posting)} of the time on the way)"
-    return Found(Limit.KV_TRANSFER, "", reason, _FEWER_DESCRIPTORS)
+    if (waiting := (of.waits_s or 0.0) / before_s) >= NEAR_ROOF:
+        reason = f"KV transfers wait until others are posted, for {percent(waiting)} of their set-up"
+        return Found(Limit.KV_TRANSFER, "", reason, _fewer_descriptors(of))
+    return None
+
+
+def _fewer_descriptors(of: ConnectorSummary) -> str:
+    if of.path == "host":
+        return "GPUs and NICs that reach each other's memory (kv_transfer.connector.path: direct)"
+    if of.descriptor_tokens is None:
+        return "larger KV blocks (engine.block_tokens), of which each is a descriptor"
+    return f"longer descriptors (kv_transfer.connector.descriptor_tokens, now {of.descriptor_tokens})"
 
 
 def _posts(summary: Summary, pool: PoolSummary) -> Found | None:
-    """KV that has arrived waits for engines that post descriptors for half of the run."""
-    posting = (summary.communication.kv_posting_s or 0.0) / (summary.makespan_s * pool.instances or 1.0)
-    if posting < NEAR_ROOF:
+    """KV that has arrived waits for engines whose steps stand still for half of the run."""
+    of = summary.connector
+    if of is None or not summary.makespan_s:
         return None
-    reason = f"descriptors are posted in {percent(posting)} of the run, for which steps of an engine may stand still"
-    return Found(Limit.KV_TRANSFER, pool.name, reason, _FEWER_DESCRIPTORS)
+    standing = (of.stalls_s or 0.0) / (summary.makespan_s * pool.instances * pool.dp)
+    if standing < NEAR_ROOF:
+        return None
+    reason = f"steps stand still in {percent(standing)} of the run, while descriptors of KV transfers are posted"
+    return Found(Limit.KV_TRANSFER, pool.name, reason, _fewer_descriptors(of))
 
 
 def _communication(summary: Summary, pool: PoolSummary) -> Found:
