@@ -381,7 +381,11 @@ def test_the_first_contact_after_a_failure_is_one_again() -> None:
         ({"kind": "mooncake", "path": "host", "through_host": {}}, "through_host: found no costs with path host"),
         ({"kind": "mooncake", "within_node": {"threads_from": 9}}, "threads_us: found none with threads_from 9"),
         ({"kind": "mooncake", "within_node": {"threads_us": 3}}, "threads_from: found none with threads_us"),
-        ({"kind": "nixl", "descriptor_us": 1}, "descriptor_us: found in the connector, expected in one of its ways"),
+        (
+            {"kind": "nixl", "descriptor_us": 1},
+            "descriptor_us: found a field of earlier versions, expected within_node",
+        ),
+        ({"kind": "nixl", "host_setup_us": 1}, "host_setup_us: found a field of earlier versions, expected host_us"),
         ({"kind": "nixl", "within_node": {"descriptor_us": -1}}, "within_node.descriptor_us"),
         ({"kind": "nixl", "between_nodes": {"threads_from": 0}}, "between_nodes.threads_from"),
         ({"kind": "nixl", "descriptor_tokens": 0}, "descriptor_tokens"),

@@ -81,8 +81,15 @@ class WayCosts(Section):
 
 WAYS: Final = ("between_nodes", "within_node", "through_host")
 _OF_THREADS: Final = ("threads_from", "threads_us", "thread_us")
-_OF_WAYS: Final = ("descriptor_us", "step_share")
-"""What a connector itself once had."""
+_MOVED: Final = {
+    "descriptor_us": "within_node.descriptor_us or between_nodes.descriptor_us",
+    "step_share": "within_node.step_share or between_nodes.step_share",
+    "direct_gbytes_per_s": "within_node.gbytes_per_s or between_nodes.gbytes_per_s",
+    "host_gbytes_per_s": "through_host.gbytes_per_s",
+    "host_step_share": "through_host.step_share",
+    "host_setup_us": "host_us",
+}
+"""Fields that connectors had before they had ways, and where they are."""
 
 
 class ConnectorConfig(Section):
@@ -137,9 +144,9 @@ class ConnectorConfig(Section):
         if not isinstance(tree, Mapping) or tree.get("kind") not in known_connectors():
             return tree
         of_file = connector_file(tree["kind"])["connector"]
-        for field in _OF_WAYS:
-            if field in tree:
-                raise ValueError(f"{field}: found in the connector, expected in one of its ways ({', '.join(WAYS)})")
+        for field in tree:
+            if field in _MOVED:
+                raise ValueError(f"{field}: found a field of earlier versions, expected {_MOVED[field]}")
         ways = {way: _way(of_file, tree, way) for way in WAYS if isinstance(tree.get(way), Mapping)}
         return {**of_file, **({"measured_on": None} if "host_us" in tree else {}), **tree, **ways}
 
