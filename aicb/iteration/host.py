@@ -215,12 +215,12 @@ def slowest_over_fastest() -> float:
     return max(launches_us) / min(launches_us)
 
 
-@cache
 def host_files(name_or_path: str) -> list[Path]:
     """The file that `load_host` reads, which a command must not write over; none of a built-in name."""
     return [] if name_or_path in known_hosts() else [Path(name_or_path)]
 
 
+@cache
 def load_host(name_or_path: str) -> HostModel:
     """A measured host by name, or one by the path of a YAML file: ``source`` and any fields of `HostModel`.
 

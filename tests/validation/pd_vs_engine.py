@@ -27,6 +27,7 @@ from numpy.typing import NDArray
 
 from aicb.iteration.host import MEDIAN_HOST, OF_WORKERS
 from netsim.units import PS_PER_S
+from tests.validation.engine_figures import Comparison
 from vidur_pd.config import SimulationConfig
 from vidur_pd.metrics.requests import NEVER, RequestTable, seconds
 from vidur_pd.metrics.result import Result
@@ -55,18 +56,10 @@ Rows = list[dict[str, Any]]
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
-    """One figure of one run, in seconds."""
+class Mean(Comparison):
+    """Mean of a metric (``name``) over the requests of a run."""
 
     run: str
-    metric: str
-    measured_s: float
-    simulated_s: float
-
-    @property
-    def error(self) -> float:
-        """Relative; positive where the simulation is slower."""
-        return self.simulated_s / self.measured_s - 1.0
 
 
 @cache
@@ -101,7 +94,7 @@ def _excess_ms(gaps_s: NDArray[np.float64]) -> float:
     return float((gaps_s[gaps_s > STALLED * usual_s] - usual_s).sum()) / len(gaps_s) * 1e3
 
 
-def compare(run: str, pair: str = FITTED, host: str = DEFAULT, **connector: Any) -> list[Comparison]:
+def compare(run: str, pair: str = FITTED, host: str = DEFAULT, **connector: Any) -> list[Mean]:
     """Means of a run, from the instant at which the prefill engine's client has a request."""
     rows, table = measurement(pair)["runs"][run], replay(run, pair, host, **connector)
     sent_s = np.array([row["p_start"] for row in rows])
@@ -120,7 +113,7 @@ def compare(run: str, pair: str = FITTED, host: str = DEFAULT, **connector: Any)
         "hand-over": table.first_token_ps - table.prefill_completed_ps,
     }
     return [
-        Comparison(run, metric, float(measured[metric].mean()), float(seconds(simulated[metric]).mean()))
+        Mean(metric, 1e3 * float(measured[metric].mean()), 1e3 * float(seconds(simulated[metric]).mean()), run)
         for metric in measured
     ]
 
@@ -196,8 +189,8 @@ def main() -> int:
             print(f"{pair} on host {host}")
             for run in (*(f"iso{tokens}" for tokens in ISOLATED_TOKENS), *LOADS):
                 for row in compare(run, pair, host):
-                    times = f"{1e3 * row.measured_s:>13.2f}{1e3 * row.simulated_s:>14.2f}"
-                    print(f"{row.run:<12}{row.metric:>10}{times}{100 * row.error:>8.1f}%")
+                    times = f"{row.measured_ms:>13.2f}{row.simulated_ms:>14.2f}"
+                    print(f"{row.run:<12}{row.name:>10}{times}{100 * row.error:>8.1f}%")
     return 0
 
 

@@ -25,7 +25,7 @@ SERVING = {"ttft": 0.12, "tpot": 0.06, "e2e": 0.06}
 
 
 def errors(run: str, pair: str = FITTED, host: str = DEFAULT, **connector: str) -> dict[str, float]:
-    return {row.metric: row.error for row in compare(run, pair, host, **connector)}
+    return {row.name: row.error for row in compare(run, pair, host, **connector)}
 
 
 @pytest.mark.parametrize("tokens", ISOLATED_TOKENS)

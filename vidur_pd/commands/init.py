@@ -20,6 +20,11 @@ if TYPE_CHECKING:
 MOST_TENSOR_PARALLEL: Final = 8
 """GPUs of a node, over which an instance is divided before it takes more nodes."""
 
+CONNECTORS: Final = {"vllm": "nixl", "sglang": "sglang_nixl"}
+"""By framework; others have none that is known, so that their KV costs its bytes alone (``ideal``)."""
+KV_TRANSFER: Final = """kv_transfer:               # or mooncake, lmcache, ideal (bytes alone): vidur-pd list connectors
+  connector: {{kind: {connector}, handshake_us: 0, handshake_descriptor_us: 0}}     # instances that have met before
+"""
 TEMPLATE: Final = """# {model} on {gpus} × {gpu}: {about}.
 # vidur-pd run {name} -o out
 # All options: docs/options.md; for editors: vidur-pd schema.
@@ -192,7 +197,7 @@ def _text(
     if prefill:
         roles = (("prefill", prefill), ("decode", decode))
         about = "prefill and decode on instances of their own"
-        transfer = "kv_transfer: {mode: pull}              # pull | push | layerwise\n"
+        transfer = KV_TRANSFER.format(connector=CONNECTORS.get(framework, "ideal"))
     else:
         roles, about, transfer = (("mixed", decode),), "prefill and decode together", ""
     pools = "\n".join(f"    - {{name: {role}, role: {role}, instances: {count}, tp: {tp}}}" for role, count in roles)

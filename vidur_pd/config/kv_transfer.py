@@ -12,8 +12,6 @@ from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
-import numpy as np
-from numpy.typing import NDArray
 from pydantic import Field, field_validator, model_validator
 
 from boundary.fields import Count, NotBool, PositiveFloat, Probability, Section
@@ -70,13 +68,6 @@ class WayCosts(Section):
     def is_free(self) -> bool:
         """Whether posting takes no time."""
         return not (self.descriptor_us or self.threads_us or self.gbytes_per_s)
-
-    def each_us(self, descriptors: NDArray[np.int64]) -> NDArray[np.float64]:
-        """[transfers] time to post one of so many descriptors, without copies."""
-        if self.threads_from is None:
-            return np.full(len(descriptors), self.descriptor_us)
-        by_threads_us = np.maximum(self.threads_us, self.thread_us * self.threads_from / np.maximum(descriptors, 1))
-        return np.where(descriptors < self.threads_from, self.descriptor_us, by_threads_us)
 
 
 WAYS: Final = ("between_nodes", "within_node", "through_host")

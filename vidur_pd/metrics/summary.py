@@ -423,13 +423,14 @@ class CommunicationSummary:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConnectorSummary:
-    """What the connector of KV transfers costs (``kv_transfer.connector``); absent with ``ideal``."""
+    """Costs of the connector of KV transfers (``kv_transfer.connector``); absent with ``ideal``."""
 
     path: str = ""
+    """``direct`` or ``host``."""
     descriptor_tokens: int | None = None
     """Tokens of a descriptor; ``None``: a KV block."""
     handshakes_s: float | None = None
-    """Wait for the first contact of instances, summed over requests."""
+    """Wait for the first contact of instances, summed over completed requests."""
     waits_s: float | None = None
     """Wait of transfers for others that are posted before them, summed over transfers."""
     posting_s: float | None = None

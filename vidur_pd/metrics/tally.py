@@ -48,9 +48,9 @@ class RequestTally:
         self.transfers_ps = 0
         """First byte to last byte, summed over KV transfers."""
         self.posting_ps = 0
-        """Time to post descriptors, summed over KV transfers."""
+        """Time to post descriptors, summed over the same."""
         self.handshakes_ps = 0
-        """Wait for the first contact of instances, summed over KV transfers."""
+        """Wait for the first contact of instances, summed over completed requests."""
 
     def add(self, table: RequestTable) -> None:
         """Counts requests that have ended."""
@@ -66,8 +66,8 @@ class RequestTally:
         self._has_frontend |= table.came_through_frontend
         has_arrived = table.kv_arrived_ps != NEVER
         self.transfers_ps += exact_sum((table.kv_arrived_ps - table.kv_sent_ps)[has_arrived])
-        self.posting_ps += exact_sum(np.maximum(table.kv_posting_ps, 0))
-        self.handshakes_ps += exact_sum(np.maximum(table.kv_handshake_ps, 0))
+        self.posting_ps += exact_sum(np.maximum(table.kv_posting_ps[has_arrived], 0))
+        self.handshakes_ps += exact_sum(np.maximum(table.kv_handshake_ps[table.is_completed], 0))
         self._add_parts(table)
 
     def _add_parts(self, table: RequestTable) -> None:

@@ -1,36 +1,23 @@
-"""What a connector costs in a run: descriptors to post, handshakes of instances, and hosts that are busy with them."""
+"""State of a connector in a run: handshakes of instances, and who posts until when."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import lru_cache
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 import simccl
 from netsim import FlowGraph
-from netsim.units import PS_PER_S, PS_PER_US
-from vidur_pd.config.kv_transfer import ConnectorConfig, WayCosts
+from netsim.units import PS_PER_US
+from vidur_pd.config.kv_transfer import ConnectorConfig
 from vidur_pd.execution.instances.instance import Instance, Rank
-from vidur_pd.kv.transfer.rank_pairs import ROUTES_KEPT
+from vidur_pd.kv.transfer.posting import KvMemory, Posting, PostingCosts
 from vidur_pd.kv.transfer.transfer import LayerTimes
 
 Times = NDArray[np.int64]
-STATE_PIECE_BYTES: Final = 1 << 20
-"""Bytes of a descriptor where only recurrent state travels, which is whole in each layer: about what there is."""
-
-
-@dataclass(frozen=True, slots=True)
-class KvMemory:
-    """How a rank keeps KV, as far as descriptors show it."""
-
-    layers: int
-    block_tokens: int
-    regions: int
-    """Places that a layer is kept in: keys and values, or one latent."""
 
 
 class Posted(NamedTuple):
@@ -43,31 +30,6 @@ class Posted(NamedTuple):
     """Wait for the first contact of the instances."""
     posting_ps: int
     """Of the GPU that posts longest."""
-
-
-class Posting(NamedTuple):
-    """What posting the descriptors of a transfer takes."""
-
-    flows_ps: Times | None
-    """[flows] time to post each while its GPU posts its other flows too; ``None``: all take none."""
-    gpu_ps: int
-    """Of the GPU that posts longest."""
-    held_ps: int
-    """Time for which steps of the engine stand still meanwhile."""
-
-
-FREE: Final = Posting(None, 0, 0)
-
-
-class Places(NamedTuple):
-    """Who posts the flows of a route, and on which way they travel."""
-
-    gpu: NDArray[np.int64]
-    """[flows] that posts it, numbered."""
-    at_once: NDArray[np.int64]
-    """[flows] pairs of GPUs that this one posts for at the same time."""
-    of_way: tuple[NDArray[np.int64], NDArray[np.int64]]
-    """Flows between nodes, and within one."""
 
 
 @dataclass(slots=True)
@@ -90,15 +52,9 @@ class Connector:
         self._config = config
         self._slowness = slowness
         self._memory = memory
-        self._gpus_per_node = gpus_per_node
         self._striping = simccl.Striping(gpus_per_node, config.nics) if config.nics > 1 else None
-        ways = [config.way(is_within_node=within) for within in (False, True)]
-        self._ways = None if all(way.is_free for way in ways) else ways
-        """Between nodes, and within one."""
+        self._costs = PostingCosts(config, memory, gpus_per_node)
         self._host_ps = _ps(config.host_us)
-        self._descriptors: dict[int, simccl.Descriptors] = {}
-        """By bytes of a token in one layer of a flow."""
-        self._places = lru_cache(ROUTES_KEPT)(self._places_of)
         self._known_ps: dict[tuple[int, int], int] = {}
         """By indices of two instances: when they know each other."""
         self._first_ps: dict[tuple[int, int], tuple[int, int]] = {}
@@ -120,7 +76,7 @@ class Connector:
     ) -> Posted:
         """Posts the KV of ``tokens`` (``layers`` None: all of it is computed), and keeps the host busy meanwhile."""
         poster = destination if self._config.posted_by == "decode" else source
-        posting = self._posting(flows, tokens)
+        posting = self._costs.of(flows, tokens)
         known_ps = self._handshake(source, destination, now_ps)
         handshake_ps = known_ps - now_ps
         if handshake_ps:
@@ -188,38 +144,6 @@ class Connector:
     def _host_time_ps(self, poster: Rank) -> int:
         return round(self._slowness[poster.instance.placement.pool] * self._host_ps)
 
-    def _posting(self, flows: simccl.KvFlows, tokens: int) -> Posting:
-        if self._ways is None or not len(flows.src):
-            return FREE
-        template, descriptors = flows.template, self._descriptors_of(flows.template)
-        counts = template.descriptors(tokens, descriptors)
-        of_pair = np.bincount(template.pair, weights=counts).astype(np.int64)[template.pair]
-        places = self._places(flows)
-        each_ps, shares = np.zeros(len(counts)), np.zeros(len(counts))
-        for way, here in zip(self._ways, places.of_way, strict=True):
-            if len(here):
-                each_ps[here] = way.each_us(of_pair[here]) * PS_PER_US + _copy_ps(way, descriptors)
-                shares[here] = way.step_share
-        posting_ps = np.rint(counts * each_ps).astype(np.int64)
-        gpu_ps, held_ps = (int(np.bincount(places.gpu, posting_ps * share).max()) for share in (1.0, shares))
-        return Posting(posting_ps * places.at_once, gpu_ps, held_ps)
-
-    def _places_of(self, flows: simccl.KvFlows) -> Places:
-        _, gpu = np.unique(flows.dst if self._config.posted_by == "decode" else flows.src, return_inverse=True)
-        pairs = np.bincount(np.unique(np.stack((gpu, flows.template.pair)), axis=1)[0])
-        is_within_node = flows.src // self._gpus_per_node == flows.dst // self._gpus_per_node
-        return Places(gpu, pairs[gpu], (np.flatnonzero(~is_within_node), np.flatnonzero(is_within_node)))
-
-    def _descriptors_of(self, template: simccl.KvTemplate) -> simccl.Descriptors:
-        """Those of the largest layer's pieces."""
-        token_bytes = template.largest_token_bytes
-        if token_bytes not in self._descriptors:
-            regions = self._memory.regions
-            tokens = self._config.descriptor_tokens or self._memory.block_tokens
-            size_bytes = token_bytes * tokens // regions or STATE_PIECE_BYTES
-            self._descriptors[token_bytes] = simccl.Descriptors(size_bytes, 0, regions)
-        return self._descriptors[token_bytes]
-
     def _ready_ps(self, layers: LayerTimes | None, now_ps: int, begins_ps: int) -> Times | None:
         """[layers] when each may leave, from now; ``None``: all at once."""
         if layers is None:
@@ -241,11 +165,6 @@ class Connector:
 def _of(rank: Rank) -> tuple[int, int]:
     """Key of a rank: each data-parallel rank of an instance is an engine that posts for itself."""
     return rank.instance.index, rank.index
-
-
-def _copy_ps(way: WayCosts, descriptors: simccl.Descriptors) -> float:
-    """Time to copy the KV of one descriptor."""
-    return 0.0 if way.gbytes_per_s is None else descriptors.size_bytes / (way.gbytes_per_s * 1e9) * PS_PER_S
 
 
 def _ps(time_us: float) -> int:

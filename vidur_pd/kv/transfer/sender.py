@@ -12,8 +12,9 @@ from netsim.units import PS_PER_MS
 from vidur_pd.config import KvTransferConfig
 from vidur_pd.execution.instances.instance import Instance, Rank
 from vidur_pd.execution.network_clock import catch_up
-from vidur_pd.kv.transfer.connector import Connector, ConnectorTime, KvMemory
+from vidur_pd.kv.transfer.connector import Connector, ConnectorTime
 from vidur_pd.kv.transfer.link_loads import LinkLoads, Links
+from vidur_pd.kv.transfer.posting import KvMemory
 from vidur_pd.kv.transfer.rank_pairs import Contents, RankPairRoutes
 from vidur_pd.kv.transfer.transfer import LayerTimes
 from vidur_pd.workload.pacing import NOBODY

@@ -81,8 +81,10 @@ def limit_of(part: str, summary: Summary) -> Found:
             return _kv_room(decode, outlasts_steps=_outlasts_steps(summary))
         case "preempted":
             return _kv_room(decode)
-        case "kv_setup" | "kv_transfer":
-            return _transfer(summary, part)
+        case "kv_setup":
+            return _set_up(summary)
+        case "kv_transfer":
+            return _on_the_way(summary)
         case "decode_queue":
             return _before_decode(summary, decode)
         case "decode_compute":
@@ -282,43 +284,39 @@ def _link(link: LinkSummary) -> Found:
     return Found(Limit.LINK, name, reason, advice)
 
 
-def _transfer(summary: Summary, part: str) -> Found:
-    link = _fullest(summary.links)
-    if part == "kv_transfer" and link is not None and (link.peak_use or 0.0) >= NEAR_ROOF:
+def _set_up(summary: Summary) -> Found:
+    """What precedes KV transfers: first contacts, others that are posted before, or a set-up of every transfer."""
+    of, before_s = summary.connector, summary.attribution_s.get("kv_setup", 0.0) * summary.completed
+    if of is not None and before_s:
+        if (meeting := (of.handshakes_s or 0.0) / before_s) >= NEAR_ROOF:
+            reason = f"instances meet for the first time, which is {percent(meeting)} of the set-up of KV transfers"
+            advice = (
+                "a request between each two instances before users come; to see what follows without one: "
+                "kv_transfer.connector.handshake_us and handshake_descriptor_us of 0"
+            )
+            return Found(Limit.KV_TRANSFER, "", reason, advice)
+        if (waiting := (of.waits_s or 0.0) / before_s) >= NEAR_ROOF:
+            reason = f"KV transfers wait until others are posted, for {percent(waiting)} of their set-up"
+            return Found(Limit.KV_TRANSFER, "", reason, _fewer_descriptors(of))
+    return _exposed(summary, "set-up of KV transfers")
+
+
+def _on_the_way(summary: Summary) -> Found:
+    """What KV transfers are as slow as: a link, descriptors, or themselves."""
+    link, of, moving_s = _fullest(summary.links), summary.connector, summary.communication.kv_transfers_s or 0.0
+    if link is not None and (link.peak_use or 0.0) >= NEAR_ROOF:
         return _link(link)
-    if found := _connector(summary, part):
-        return found
-    what = "set-up of KV transfers" if part == "kv_setup" else "KV on its way"
+    if of is not None and moving_s and (posting := (of.posting_s or 0.0) / moving_s) >= NEARLY_ALL:
+        reason = f"KV moves no faster than its descriptors are posted ({percent(posting)} of the time on the way)"
+        return Found(Limit.KV_TRANSFER, "", reason, _fewer_descriptors(of))
+    return _exposed(summary, "KV on its way")
+
+
+def _exposed(summary: Summary, what: str) -> Found:
+    link = _fullest(summary.links)
     used = "" if link is None else f"; the fullest link is used to {percent(link.peak_use)} in its fullest window"
     advice = "KV sent while prompts are computed (kv_transfer.mode: layerwise)"
     return Found(Limit.KV_TRANSFER, "", f"{what} is exposed{used}", advice)
-
-
-def _connector(summary: Summary, part: str) -> Found | None:
-    """Limit that a connector sets: first contacts or other transfers before one is posted, descriptors of one."""
-    of = summary.connector
-    if of is None:
-        return None
-    if part == "kv_transfer":
-        moving_s = summary.communication.kv_transfers_s or 0.0
-        if not moving_s or (posting := (of.posting_s or 0.0) / moving_s) < NEARLY_ALL:
-            return None
-        reason = f"KV moves no faster than its descriptors are posted ({percent(posting)} of the time on the way)"
-        return Found(Limit.KV_TRANSFER, "", reason, _fewer_descriptors(of))
-    before_s = summary.attribution_s.get("kv_setup", 0.0) * summary.completed
-    if not before_s:
-        return None
-    if (meeting := (of.handshakes_s or 0.0) / before_s) >= NEAR_ROOF:
-        reason = f"instances meet for the first time, which is {percent(meeting)} of the set-up of KV transfers"
-        advice = (
-            "a request between each two instances before users come; to see what follows without one: "
-            "kv_transfer.connector.handshake_us and handshake_descriptor_us of 0"
-        )
-        return Found(Limit.KV_TRANSFER, "", reason, advice)
-    if (waiting := (of.waits_s or 0.0) / before_s) >= NEAR_ROOF:
-        reason = f"KV transfers wait until others are posted, for {percent(waiting)} of their set-up"
-        return Found(Limit.KV_TRANSFER, "", reason, _fewer_descriptors(of))
-    return None
 
 
 def _fewer_descriptors(of: ConnectorSummary) -> str:
