@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 MOST_TENSOR_PARALLEL: Final = 8
 """GPUs of a node, over which an instance is divided before it takes more nodes."""
 
-CONNECTORS: Final = {"vllm": "nixl", "sglang": "sglang_nixl"}
-"""By framework; others have none that is known, so that their KV costs its bytes alone (``ideal``)."""
 KV_TRANSFER: Final = """kv_transfer:               # or mooncake, lmcache, ideal (bytes alone): vidur-pd list connectors
   connector: {{kind: {connector}, handshake_us: 0, handshake_descriptor_us: 0}}     # instances that have met before
 """
@@ -192,12 +190,14 @@ def _text(
     workload: str,
     limits: tuple[float, float],
 ) -> str:
+    from vidur_pd.config.kv_transfer import IDEAL, OF_FRAMEWORKS
+
     prefill, decode = instances
     roles: tuple[tuple[str, int], ...]
     if prefill:
         roles = (("prefill", prefill), ("decode", decode))
         about = "prefill and decode on instances of their own"
-        transfer = KV_TRANSFER.format(connector=CONNECTORS.get(framework, "ideal"))
+        transfer = KV_TRANSFER.format(connector=OF_FRAMEWORKS.get(framework, IDEAL))
     else:
         roles, about, transfer = (("mixed", decode),), "prefill and decode together", ""
     pools = "\n".join(f"    - {{name: {role}, role: {role}, instances: {count}, tp: {tp}}}" for role, count in roles)

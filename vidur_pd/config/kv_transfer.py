@@ -21,6 +21,8 @@ from vidur_pd.config.names import Milliseconds, one_of
 
 IDEAL: Final = "ideal"
 """The connector that costs the bytes and a set-up alone."""
+OF_FRAMEWORKS: Final = {"vllm": "nixl", "sglang": "sglang_nixl"}
+"""Connectors that configurations made for a framework state; others have none that is known (``IDEAL``)."""
 FOLDER: Final = Path(__file__).parent / "data" / "connectors"
 
 TRANSFER_MODES: Final = ("pull", "push", "chunked", "layerwise")

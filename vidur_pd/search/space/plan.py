@@ -13,6 +13,7 @@ from aicb import Partition, Precision, load_model
 from boundary.errors import InputError
 from vidur_pd.config import PoolConfig, SimulationConfig
 from vidur_pd.config.file import apply_override, parse_config
+from vidur_pd.config.kv_transfer import IDEAL, OF_FRAMEWORKS
 from vidur_pd.search.space.objective import Objective
 from vidur_pd.search.space.partitions import SERVER_GPUS, fitting_partitions
 from vidur_pd.search.space.space import MOST_POINTS, Space, make_space
@@ -21,6 +22,8 @@ from vidur_pd.simulation.pools import gpu_of, memory_limits
 
 MOST_INSTANCES: Final = 16
 """Of a pool."""
+MET: Final = {"handshake_us": 0, "handshake_descriptor_us": 0}
+"""First contacts of instances are over: a deployment is judged by what it serves from then on."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,6 +54,7 @@ def plan_space(wish: Wish) -> Space:
             "pools": [{"name": "prefill", "role": "prefill"}, {"name": "decode", "role": "decode"}],
         },
         "engine": {"framework": wish.framework, "weights": wish.weights},
+        "kv_transfer": {"connector": {"kind": OF_FRAMEWORKS.get(wish.framework, IDEAL), **MET}},
         "output": {"iterations": False, "links": False},
     }
     for setting in wish.settings:
