@@ -46,8 +46,13 @@ def test_random_configurations_hold_what_holds_of_every_run(seed: int, tmp_path:
         ),
         (
             [pool("m", "mixed", tp=2)],
-            ASYNC | {"speculative": {"drafts": 1}},
-            "engine.async_scheduling: found true, expected false with speculative in pool m",
+            ASYNC | {"speculative": {"method": "ngram", "drafts": 1, "acceptance": 0.5}},
+            "engine.async_scheduling: found true, expected false with speculative.method ngram in pool m",
+        ),
+        (
+            [pool("m", "mixed", tp=2)],
+            ASYNC | {"framework": "sglang", "speculative": {"drafts": 1}},
+            "engine.async_scheduling: found true, expected false with speculative and policy sglang in pool m",
         ),
     ],
 )

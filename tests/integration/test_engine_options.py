@@ -242,12 +242,15 @@ def test_data_parallel_ranks_without_shared_experts_are_warned_about(caplog: pyt
     assert caplog.text == ""
 
 
-def test_a_draft_never_outlives_its_request() -> None:
-    """Ten outputs, four drafts all accepted: the first token from prefill, then 5 and the last 4; nothing beyond."""
-    engine = {"speculative": {"drafts": 4, "acceptance": 1.0}}
+@pytest.mark.parametrize(("is_async", "iterations"), [(False, 3), (True, 4)])
+def test_a_draft_never_outlives_its_request(is_async: bool, iterations: int) -> None:
+    """Ten outputs, four drafts all accepted: the first token from prefill, then 5 and the last 4; nothing beyond. Decided
+    ahead, one more step begins before these are known."""
+    engine = {"speculative": {"drafts": 4, "acceptance": 1.0}, "async_scheduling": is_async}
     result = api.simulate(config([pool("m", "mixed")], engine=engine), requests([(0, 100, 10)]))
-    assert result.iterations.iterations == 3
+    assert result.iterations.iterations == iterations
     assert result.requests[0].generated_tokens == 10
+    assert result.iterations.gap_counts.counts()[1].sum() == 9
 
 
 def test_a_full_batch_with_drafts_replays_graphs() -> None:
@@ -262,6 +265,7 @@ def test_experts_that_are_cut_through_fp8_blocks_are_simulated_with_a_warning(ca
     """MiniMax-M2 is published in blocks: 1,536 columns over 8 GPUs leave 192; EP and TP 4 leave whole ones. fp8 that an
     engine makes of Qwen3-30B-A3B, whose 768 columns over 4 GPUs leave 192, has none."""
     caplog.set_level(logging.WARNING, "vidur_pd.simulation.pool_checks")
+    caplog.set_level(logging.ERROR, "vidur_pd.config.engine_conditions")
     of_bf16 = {"model": "qwen3-30b-a3b", "engine": {"weights": "fp8"}}
     of_fp8 = {"model": "minimax-m2"}
     for sections, degrees in ((of_bf16, {"tp": 4}), (of_fp8, {"tp": 8, "ep": 8}), (of_fp8, {"tp": 4})):

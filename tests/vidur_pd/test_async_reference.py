@@ -1,7 +1,8 @@
 """Asynchronous scheduling against a literal reading of vLLM's loop with two batches in flight.
 
 Source: vLLM 0.24.0, vllm/v1/engine/core.py (``step_with_batch_queue``), vllm/v1/core/sched/scheduler.py and
-async_scheduler.py. Shared with the engine under test is the reference's block pool alone, which is a literal one too.
+async_scheduler.py. Shared with the engine under test is the reference's block pool alone, which is a literal one too,
+and the draw of the drafts that are kept. Blocks end with a request's output, as in the engine under test.
 """
 
 from __future__ import annotations
@@ -9,11 +10,14 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass, field, replace
 
+import numpy as np
+import pytest
 from hypothesis import HealthCheck, event, example, given, settings
 
 from tests.vidur_pd.test_vllm_v1_reference import HASH_BLOCK_TOKENS, ReferencePool, Sequence
 from tests.vidur_pd.whole_runs import Scenario, WholeRun, scenarios
 from vidur_pd._core import RunningIteration
+from vidur_pd.scheduling import Drafts
 
 Row = tuple[int, int, int]
 """(request, new tokens, KV tokens)"""
@@ -26,6 +30,8 @@ class Tracked(Sequence):
     """A request as vLLM's scheduler sees it: ``output`` holds known tokens, ``placeholders`` counts unknown ones."""
 
     placeholders: int = 0
+    spec: int = 0
+    """Drafts to verify in its next step, as placeholders."""
     preemptions: int = 0
     arrived_ps: int = 0
     priority: int = 0
@@ -35,11 +41,16 @@ class Tracked(Sequence):
     def is_ended(self) -> bool:
         return len(self.output) == self.output_limit
 
+    @property
+    def last(self) -> int:
+        return len(self.prompt) + self.output_limit
+
 
 @dataclass
 class Batch:
     scheduled: list[tuple[Tracked, int]]
-    samples: list[Tracked]
+    samples: list[tuple[Tracked, int]]
+    """With the drafts that each verifies."""
     rows: list[Row]
     preempted: list[int]
     cost_ps: int
@@ -51,6 +62,7 @@ class AsyncEngine:
     def __init__(self, scenario: Scenario) -> None:
         self.scenario = scenario
         self.pool = ReferencePool(scenario.usable_blocks + 1, scenario.block_tokens, scenario.caching)
+        self.drafts = Drafts([0.6] * (scenario.drafts or 1), np.random.default_rng(0))
         self.running: list[Tracked] = []
         self.waiting: deque[Tracked] = deque()
         self.queue: deque[Batch] = deque()
@@ -92,17 +104,31 @@ class AsyncEngine:
         if batch.scheduled:
             self.end_ps = self.now_ps + batch.cost_ps
             used = self.scenario.usable_blocks - len(self.pool.queue)
-            self.steps.append((self.now_ps, batch.rows, batch.preempted, used))
+            rows = [
+                (name, new, sequence.computed if sequence in self.running else kv)
+                for (name, new, kv), (sequence, _) in zip(batch.rows, batch.scheduled, strict=True)
+            ]
+            self.steps.append((self.now_ps, rows, batch.preempted, used))
 
     def chunk(self, sequence: Tracked, budget: int) -> int:
-        new = len(sequence.tokens) + sequence.placeholders - sequence.computed
+        new = len(sequence.tokens) + sequence.spec + sequence.placeholders - sequence.computed
         if 0 < self.scenario.threshold < new:
             new = self.scenario.threshold
         return min(new, budget)
 
+    def slots(self, sequence: Tracked, new: int) -> int:
+        return self.with_lookahead(min(sequence.computed + new, sequence.last - 1))
+
+    def with_lookahead(self, tokens: int) -> int:
+        return max(tokens, min(tokens + self.scenario.lookahead, self.scenario.max_model_len))
+
     def allocate(self, sequence: Tracked, new: int, hits: list[int]) -> None:
-        total = sequence.computed + new
-        self.pool.give(sequence, total, hits, min(total, len(sequence.tokens)))
+        known = min(sequence.computed + new, len(sequence.tokens))
+        self.pool.give(sequence, self.slots(sequence, new), hits, known)
+
+    def hits(self, sequence: Tracked) -> list[int]:
+        found = self.pool.hits(sequence)
+        return found[:-1] if self.scenario.drops_last_hit else found
 
     def schedule(self) -> Batch:
         budget = self.scenario.budget
@@ -113,9 +139,12 @@ class AsyncEngine:
         samples = []
         for sequence, new in scheduled:
             sequence.computed += new
-            if sequence.computed == len(sequence.tokens) + sequence.placeholders:
-                sequence.placeholders += 1
-                samples.append(sequence)
+            verified = sequence.computed - len(sequence.tokens) - sequence.placeholders
+            sequence.spec = 0
+            if verified >= 0:
+                sequence.placeholders += 1 + verified
+                sequence.spec = self.scenario.drafts
+                samples.append((sequence, verified))
         preempted = self.preempted
         if scheduled:
             self.preempted = []
@@ -128,13 +157,12 @@ class AsyncEngine:
         while position < len(self.running) and budget > 0:
             sequence = self.running[position]
             position += 1
-            last = len(sequence.prompt) + sequence.output_limit
-            if sequence.placeholders > 0 and sequence.computed + 2 - sequence.placeholders >= last:
+            if sequence.placeholders > 0 and sequence.computed + 2 - sequence.placeholders >= sequence.last:
                 continue
             new = self.chunk(sequence, budget)
             if new == 0:
                 continue
-            while self.pool.needed(sequence, sequence.computed + new, []) > len(self.pool.queue):
+            while self.pool.needed(sequence, self.slots(sequence, new), []) > len(self.pool.queue):
                 victim = self.running[-1]
                 if self.scenario.priorities is not None:
                     victim = max(self.running, key=lambda one: (one.priority, one.arrived_ps))
@@ -144,7 +172,7 @@ class AsyncEngine:
                     budget += entry[1]
                     position -= 1
                 self.pool.take_back(victim)
-                victim.computed = 0
+                victim.computed = victim.spec = 0
                 victim.preemptions += 1
                 self.queue_up(victim, first=True)
                 self.preempted.append(victim.name)
@@ -159,15 +187,18 @@ class AsyncEngine:
     def admit(self, scheduled: list[tuple[Tracked, int]], budget: int) -> None:
         while self.waiting and budget > 0 and len(self.running) < self.scenario.max_seqs:
             sequence = self.waiting[0]
-            hits = self.pool.hits(sequence)
+            hits = self.hits(sequence)
             spared = self.scenario.watermark_blocks if self.running else 0
-            if self.pool.needed(sequence, len(sequence.tokens), hits) + spared > len(self.pool.queue):
+            past = len(hits) * self.pool.size
+            rest = len(sequence.tokens) - past
+            chunk = min(rest, self.scenario.threshold or rest, budget)
+            most = max(len(sequence.tokens), self.with_lookahead(past + chunk))
+            if self.pool.needed(sequence, most, hits) + spared > len(self.pool.queue):
                 break
-            rest = len(sequence.tokens) - len(hits) * self.pool.size
             if not self.scenario.chunks_prompts and min(rest, self.scenario.threshold or rest) > budget:
                 break
             self.waiting.popleft()
-            sequence.computed = len(hits) * self.pool.size
+            sequence.computed = past
             if sequence.first_hits is None:
                 sequence.first_hits = sequence.computed
             new = self.chunk(sequence, budget)
@@ -177,10 +208,16 @@ class AsyncEngine:
             budget -= new
 
     def update(self, batch: Batch) -> None:
-        for sequence in batch.samples:
-            sequence.output.append((sequence.name, "output", len(sequence.output)))
-            sequence.token_ends_ps.append(self.now_ps)
-            sequence.placeholders -= 1
+        live = [(sequence, verified) for sequence, verified in batch.samples if not sequence.is_ended]
+        kept = self.drafts.accepted(np.array([verified for _, verified in live], dtype=np.int64))
+        for (sequence, verified), accepted in zip(live, kept.tolist() if self.scenario.drafts else [0] * len(live), strict=True):
+            if sequence.computed > 0:
+                sequence.computed -= verified - accepted
+            sequence.placeholders -= verified - accepted
+            for _ in range(min(1 + accepted, sequence.output_limit - len(sequence.output))):
+                sequence.output.append((sequence.name, "output", len(sequence.output)))
+                sequence.token_ends_ps.append(self.now_ps)
+                sequence.placeholders -= 1
             if sequence in self.running:
                 self.pool.note(sequence, sequence.computed - sequence.placeholders)
             if sequence.is_ended:
@@ -240,7 +277,20 @@ RECOMPUTED_IN_FLIGHT = Scenario(
 @given(scenarios(plans_ahead=True))
 @example(RECOMPUTED_IN_FLIGHT)
 def test_every_step_is_that_of_two_batches_in_flight(scenario: Scenario) -> None:
-    scenario = replace(scenario, role="mixed")
+    compare(replace(scenario, role="mixed"))
+
+
+@pytest.mark.parametrize("drafts", [1, 3])
+def test_so_is_every_step_with_drafts(drafts: int) -> None:
+    @settings(max_examples=300, suppress_health_check=[HealthCheck.too_slow])
+    @given(scenarios(drafts=drafts, plans_ahead=True))
+    def check(scenario: Scenario) -> None:
+        compare(replace(scenario, role="mixed"))
+
+    check()
+
+
+def compare(scenario: Scenario) -> None:
     reference, arrivals = AsyncEngine(scenario), tracked(scenario)
     reference.serve(arrivals)
     run = SteppedRun(scenario)

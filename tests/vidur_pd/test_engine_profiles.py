@@ -75,11 +75,16 @@ def test_an_iteration_has_room_for_the_longest_prompt_where_none_is_cut() -> Non
 def test_asynchronous_scheduling_is_off_where_it_does_not_go() -> None:
     pools = [pool("p", "prefill"), pool("d", "decode"), pool("m", "mixed", pp=2)]
     assert [engine.async_scheduling for engine in engines(*pools)] == [True, True, False]
-    drafting = engines(*pools, engine={"speculative": {}})
-    assert [engine.async_scheduling for engine in drafting] == [True, False, False]
+    ngrams = {"method": "ngram", "drafts": 2, "acceptance": 0.5}
+    for asked, expected in (({}, [True, True, False]), (ngrams, [True, False, False])):
+        drafting = engines(*pools, engine={"speculative": asked})
+        assert [engine.async_scheduling for engine in drafting] == expected
     for scheduler, does in (("mixed_pool", False), ("kv_jsq", True)):  # in a mixed pool the first one drafts, too
         routing = {"policy": "splitwise", "splitwise": {"scheduler": scheduler}}
-        assert engines(*pools[:2], engine={"speculative": {}}, routing=routing)[0].async_scheduling is does
+        assert engines(*pools[:2], engine={"speculative": ngrams}, routing=routing)[0].async_scheduling is does
+    for framework, does in (("vllm", True), ("sglang", False)):
+        engine = {"framework": framework, "speculative": {}}
+        assert engines(pool("m", "mixed"), engine=engine)[0].async_scheduling is does
     for policy, does in (("sarathi", False), ("vllm_v1", True), ("mine.py:Mine", False)):
         assert engines(pool("m", "mixed"), engine={"policy": policy})[0].async_scheduling is does
 

@@ -77,16 +77,21 @@ def has_two_batches(engine: Mapping[str, Any]) -> bool:
     return isinstance(overlap, Mapping) and overlap.get("two_batch") is True
 
 
-def can_plan_ahead(policy: str, engine: Mapping[str, Any], pool: Mapping[str, Any], routing: Any) -> bool:
+def can_plan_ahead(
+    policy: str, engine: Mapping[str, Any], pool: Mapping[str, Any], routing: Any, with_drafts: Collection[str]
+) -> bool:
     """Whether iterations are decided asynchronously by default.
 
-    ``policy``: the framework's. ``pool``: whose ranks they are, if known.
+    ``policy``: the framework's. ``pool``: whose ranks they are, if known. ``with_drafts``: methods of drafting with
+    which the framework does so.
 
-    Here not with drafts, nor with several pipeline stages, which have a batch each under way anyhow, nor by another
-    policy, which may not look whether a request is in an iteration already.
+    Here not with several pipeline stages, which have a batch each under way anyhow, nor by another policy, which may
+    not look whether a request is in an iteration already.
     """
-    has_drafts = engine.get("speculative") is not None and _decodes(pool, routing)
-    return engine.get("policy") == policy and not has_drafts and pool.get("pp", 1) == 1
+    drafting = engine.get("speculative") if _decodes(pool, routing) else None
+    method = drafting.get("method", "mtp") if isinstance(drafting, Mapping) else None
+    may_draft = drafting is None or method in with_drafts
+    return engine.get("policy") == policy and may_draft and pool.get("pp", 1) == 1
 
 
 def _decodes(pool: Mapping[str, Any], routing: Any) -> bool:

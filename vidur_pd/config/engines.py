@@ -4,8 +4,8 @@ A profile is a YAML file in ``config/data/engines``. Its ``engine``, ``network``
 the sections of these names; entries of ``by_gpu_memory`` replace some of ``engine`` on GPUs of at least so much memory,
 but for those under ``except``, the last that applies winning; ``on_gpus`` replaces some on the GPUs it names, and
 ``with_whole_experts`` where ranks share no experts besides, ``with_divided_experts`` where they do, and
-``with_own_all_reduce`` where NCCL's is not asked for and there are no FFN workers. A configuration names one by
-``engine.framework`` and, unless it is the newest, ``engine.version``; whatever it states itself stays.
+``with_own_all_reduce`` where NCCL's is not asked for and there are no FFN workers; ``drafts_ahead`` has the methods of
+drafting with which iterations are decided ahead. A configuration names one by ``engine.framework`` and, unless it is the newest, ``engine.version``; whatever it states itself stays.
 Where a default does not go with what is stated (`vidur_pd.config.engine_conditions`), the configuration gets what the
 engine does then.
 """
@@ -151,7 +151,8 @@ def _defaults(found: Mapping[str, Any], stated: Tree, tree: Mapping[str, Any], p
     resolved = fields | stated
     conditions.warn_of_estimated_norms(resolved, pool.get("tp", 1))
     fields["max_seqs"] = _least(fields["max_seqs"], resolved["max_batched_tokens"])
-    if not conditions.can_plan_ahead(found["engine"]["policy"], resolved, pool, tree.get("routing")):
+    with_drafts = found.get("drafts_ahead", ())
+    if not conditions.can_plan_ahead(found["engine"]["policy"], resolved, pool, tree.get("routing"), with_drafts):
         fields["async_scheduling"] = False
     if not (_caches_prefixes(str(resolved["policy"])) and conditions.has_prefix_hits(str(tree.get("model")))):
         fields["prefix_caching"] = False

@@ -66,7 +66,7 @@ void RankState::keep_running(const RequestPtr& request, Tokens tokens, Tokens he
     if (request->is_decided) throw BrokenRule("one iteration", named(*request) + " is in this iteration already");
     check_tokens(*request, tokens, most_tokens(*request));
     const Tokens kv_tokens = request->computed_tokens + tokens;
-    const Tokens held = std::max(with_lookahead(kv_tokens), held_tokens);
+    const Tokens held = std::max(held_with(*request, kv_tokens), held_tokens);
     const std::int64_t missing = missing_blocks(*request, held);
     if (missing || request->computed_tokens < known) {
         check_blocks(*request, missing);
@@ -146,9 +146,20 @@ void RankState::note_scheduled(const Request& request, Tokens tokens) {
     if (pool_->availability() == Availability::kScheduled) pool_->register_blocks(request, tokens);
 }
 
-// Drafts that have been accepted get their keys with the iteration after.
+// Computed tokens that are known by now; with drafts under way, as if all of those were kept and none sampled.
+Tokens RankState::shown_tokens(const Request& request) {
+    return request.computed_tokens - request.tokens_under_way - request.drafts_under_way;
+}
+
+// Without iterations decided ahead, drafts that have been accepted get their keys with the iteration after.
 Tokens RankState::keyed_tokens(const Request& request) const {
-    return limits_.drafts_per_step ? request.reached_tokens : request.computed_tokens - request.tokens_under_way;
+    return limits_.drafts_per_step && !limits_.plans_ahead ? request.reached_tokens : shown_tokens(request);
+}
+
+// Tokens that a request with so many computed ones holds blocks for. Drafts under way may carry it beyond its end, where
+// nothing is kept.
+Tokens RankState::held_with(const Request& request, Tokens kv_tokens) const {
+    return with_lookahead(request.is_running ? std::min(kv_tokens, request.end_tokens - 1) : kv_tokens);
 }
 
 void RankState::take_part(const RequestPtr& request, Tokens tokens) {
@@ -166,7 +177,7 @@ void RankState::preempt(RequestPtr request) {
         // Of a request under way vLLM caches what its last result has shown (`cache_blocks` in async_scheduler.py). One
         // that is withdrawn leaves the keys that it got with its tokens (`allocate_slots`), though none is computed.
         const Tokens withdrawn = request->is_decided ? withdraw(*request) : 0;
-        const Tokens shown = request->computed_tokens - request->tokens_under_way;
+        const Tokens shown = shown_tokens(*request);
         note_scheduled(*request, withdrawn ? std::min(request->computed_tokens + withdrawn, request->known_tokens())
                                            : keyed_tokens(*request));
         if (pool_->availability() == Availability::kComputed) pool_->register_blocks(*request, shown);
@@ -222,10 +233,11 @@ BatchPtr RankState::close_decision() {
         request.is_decided = false;
         request.reached_tokens = std::min(request.computed_tokens, request.sequence_tokens());
         const bool samples = request.computed_tokens >= request.sequence_tokens();
+        const Tokens drafts = std::max<Tokens>(request.computed_tokens - request.sequence_tokens(), 0);
         batch->kv_tokens.push_back(request.computed_tokens);
-        batch->drafts.push_back(std::max<Tokens>(request.computed_tokens - request.sequence_tokens(), 0));
+        batch->drafts.push_back(drafts);
         batch->samples.push_back(samples);
-        note_under_way(request, samples);
+        note_under_way(request, samples, drafts);
     }
     batch->sum_up();
     batch->preempted = std::exchange(preempted_, {});
@@ -236,21 +248,29 @@ BatchPtr RankState::close_decision() {
 // Where a rank plans ahead, the request may take part in the next decision as well, unless its last token is under way
 // now (after a prefill its KV is to be handed over then); where chunks follow each other through a pipeline, unless a
 // token is.
-void RankState::note_under_way(Request& request, bool samples) {
+void RankState::note_under_way(Request& request, bool samples, Tokens drafts) {
     ++request.iterations_under_way;
     if (!limits_.plans_ahead) {
         request.is_in_iteration = samples || !limits_.pipelines_chunks;
         return;
     }
     request.tokens_under_way += samples;
-    request.is_in_iteration = samples && request.sequence_tokens() == request.end_tokens;
+    request.drafts_under_way += drafts;
+    request.has_sampled = samples;
+    note_ending(request);
+}
+
+// Its last token is under way, even if no draft is kept.
+void RankState::note_ending(Request& request) {
+    request.is_in_iteration =
+        request.tokens_under_way > 0 && request.known_tokens() + request.tokens_under_way == request.end_tokens;
     request.is_ending = request.is_in_iteration && request.role != Role::kPrefill;
 }
 
 Tokens RankState::most_drafts(const Request& request) const {
     if (!limits_.drafts_per_step || !request.has_sampled || !request.is_running) return 0;
     const Tokens drafted = request.drafted_tokens.value_or(limits_.drafts_per_step);
-    return std::min(drafted, request.end_tokens - request.sequence_tokens() - 1);
+    return limits_.plans_ahead ? drafted : std::min(drafted, request.end_tokens - request.sequence_tokens() - 1);
 }
 
 Tokens RankState::most_tokens(const Request& request) const {
@@ -260,7 +280,7 @@ Tokens RankState::most_tokens(const Request& request) const {
 }
 
 std::int64_t RankState::lacking_blocks(const Request& request, Tokens tokens) const {
-    if (request.capacity_tokens) return missing_blocks(request, with_lookahead(request.computed_tokens + tokens));
+    if (request.capacity_tokens) return missing_blocks(request, held_with(request, request.computed_tokens + tokens));
     const CachedPrefix prefix = cached_prefix(request);
     return blocks(with_lookahead(ready_tokens(request, prefix) + tokens)) - prefix.shared_blocks;
 }

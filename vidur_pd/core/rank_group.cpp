@@ -140,8 +140,10 @@ std::shared_ptr<GroupBatch> RankGroup::joined(std::vector<BatchPtr> batches) con
 }
 
 void RankGroup::begin(const GroupBatch& group, TimePs now_ps) {
-    for (const BatchPtr& batch : group.batches) {
+    for (std::size_t rank = 0; rank < ranks_.size(); ++rank) {
+        const BatchPtr& batch = group.batches[rank];
         if (!batch) continue;
+        ranks_[rank]->begin(*batch);
         for (const RequestPtr& request : batch->preempted) {
             request->count(done);
             request->lose_blocks(now_ps);

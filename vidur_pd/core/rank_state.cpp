@@ -12,8 +12,7 @@ RankState::RankState(std::shared_ptr<BlockPool> pool, Role role, const Limits& l
     check_least("engine.long_prefill_token_threshold", limits.long_prefill_token_threshold, 0);
     check_least("engine.watermark", limits.watermark_blocks, 0);
     check_least("cluster.pools.pp", limits.pipeline_stages, 1);
-    ensure(!limits.plans_ahead || (limits.pipeline_stages == 1 && limits.drafts_per_step == 0),
-           "a rank that plans ahead has one stage and no drafts");
+    ensure(!limits.plans_ahead || limits.pipeline_stages == 1, "a rank that plans ahead has one stage");
 }
 
 std::optional<std::string> RankState::rejection_reason(const Request& request, std::optional<Role> role) const {
@@ -198,6 +197,15 @@ void RankState::abandon_load(const RequestPtr& request) {
     note_change();
 }
 
+void RankState::begin(ScheduledBatch& batch) const {
+    if (!limits_.plans_ahead || !limits_.drafts_per_step) return;
+    for (std::size_t position = 0; position < batch.requests.size(); ++position) {
+        const Request& request = *batch.requests[position];
+        if (request.is_running) batch.kv_tokens[position] = request.computed_tokens;
+        if (request.status == Status::kCompleted) batch.samples[position] = false;
+    }
+}
+
 Outcome RankState::finish(ScheduledBatch& batch, const std::vector<Tokens>& accepted,
                           const std::vector<Tokens>& drafted) {
     ensure(!batch.is_finished, "a batch ends once");
@@ -207,14 +215,16 @@ Outcome RankState::finish(ScheduledBatch& batch, const std::vector<Tokens>& acce
     Outcome outcome;
     for (std::size_t position = 0; position < batch.requests.size(); ++position) {
         const RequestPtr& request = batch.requests[position];
+        if (request->status == Status::kCompleted) continue;  // it was in vain
         --request->iterations_under_way;
         if (limits_.plans_ahead) {
             request->tokens_under_way -= batch.samples[position];
+            request->drafts_under_way -= batch.drafts[position];
         } else if (!request->iterations_under_way) {
             request->is_in_iteration = false;
         }
         if (request->is_running) tokens_.compute(*request, batch.new_tokens[position]);
-        request->has_sampled = batch.samples[position] && request->is_running;
+        if (!limits_.plans_ahead) request->has_sampled = batch.samples[position] && request->is_running;
         if (!batch.samples[position]) {
             const bool is_inserted = limits_.plans_ahead && pool_->availability() == Availability::kInserted;
             if (!is_inserted) note_computed(*request, batch.kv_tokens[position], false);
@@ -224,15 +234,17 @@ Outcome RankState::finish(ScheduledBatch& batch, const std::vector<Tokens>& acce
         ++request->generated_tokens;
         request->vain_preemptions = 0;
         if (limits_.drafts_per_step) {
-            const Tokens kept = accepted.at(outcome.produced.size());
+            const Tokens kept =
+                std::min(accepted.at(outcome.produced.size()), request->end_tokens - request->known_tokens());
             if (!drafted.empty()) request->drafted_tokens = drafted.at(outcome.produced.size());
             request->generated_tokens += kept;
             outcome.accepted_drafts += kept;
-            request->computed_tokens = request->sequence_tokens() - 1;
+            if (request->is_running) request->computed_tokens -= batch.drafts[position] - kept;
         }
+        if (limits_.plans_ahead && request->is_running) note_ending(*request);
         const bool is_finished = request->known_tokens() == request->end_tokens;
         if (is_finished) outcome.finished.push_back(request);
-        note_computed(*request, is_finished ? request->computed_tokens : batch.kv_tokens[position], is_finished);
+        note_computed(*request, is_finished ? shown_tokens(*request) : batch.kv_tokens[position], is_finished);
         outcome.produced.push_back(request);
     }
     if (!outcome.finished.empty()) retire(outcome.finished);

@@ -6,7 +6,8 @@
 //
 // A rank that plans ahead decides an iteration while the one before is under way. The token that a request gets from
 // that one counts as part of its sequence already, so the request can go on; one whose last token is under way cannot,
-// and keeps its place and its blocks until the iteration has ended.
+// and keeps its place and its blocks until the iteration has ended. With drafts, those under way count as if all were
+// kept, until it is known; a request that ends with them is in one more iteration, in vain.
 #pragma once
 
 #include <algorithm>
@@ -224,6 +225,9 @@ class RankState {
     BatchPtr decide(Policy& policy, TimePs now_ps);
     // The batch that decodes one token of each running request, after a run that it belongs to.
     BatchPtr decide_plain(TimePs now_ps);
+    // A batch begins. If it was decided before drafts were verified, it computes behind those that were kept; requests
+    // that have ended with them are computed in vain.
+    void begin(ScheduledBatch& batch) const;
     // Credits the tokens that `batch` has sampled; requests that end here leave, and their blocks return. `accepted`:
     // drafts kept by each request that samples; empty without drafts. `drafted`: drafts that each then has for its next
     // step; empty where every step has as many as it can verify.
@@ -266,8 +270,11 @@ class RankState {
     void check_blocks(const Request& request, std::int64_t needed) const;
     void requeue(const RequestPtr& victim);
     void queue_again(const RequestPtr& request);
-    void note_under_way(Request& request, bool samples);
+    void note_under_way(Request& request, bool samples, Tokens drafts);
+    static void note_ending(Request& request);
+    static Tokens shown_tokens(const Request& request);
     Tokens keyed_tokens(const Request& request) const;
+    Tokens held_with(const Request& request, Tokens kv_tokens) const;
     void queue_aside();
     void retire(const std::vector<RequestPtr>& finished);
     std::int64_t missing_after(std::int64_t steps) const;

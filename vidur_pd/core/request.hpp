@@ -70,8 +70,9 @@ struct Request {
         }
     }
 
-    // Prompt + generated tokens, one under way included: what has to be computed before the next token can be sampled.
-    Tokens sequence_tokens() const { return known_tokens() + tokens_under_way; }
+    // Prompt + generated tokens, those under way included: what has to be computed before the next token can be sampled.
+    // Drafts under way count as if all were kept.
+    Tokens sequence_tokens() const { return known_tokens() + tokens_under_way + drafts_under_way; }
     // Prompt + generated tokens.
     Tokens known_tokens() const { return prompt_tokens + generated_tokens; }
 
@@ -155,7 +156,7 @@ struct Request {
     // Loses what it was computing in iterations.
     void leave_iterations() {
         is_in_iteration = is_ending = false;
-        tokens_under_way = iterations_under_way = 0;
+        tokens_under_way = drafts_under_way = iterations_under_way = 0;
     }
 
     std::int64_t server = 0;  // API server that it came through
@@ -167,6 +168,7 @@ struct Request {
     bool is_in_iteration = false;           // one is under way, without which it cannot go on
     bool is_ending = false;                 // its last token is under way, and its KV serves nothing else
     Tokens tokens_under_way = 0;            // of a rank that plans ahead: sampled by iterations that have not ended
+    Tokens drafts_under_way = 0;            // that these verify
     std::int64_t iterations_under_way = 0;  // that it takes part in
     bool is_decided = false;                // takes part in the iteration that is being decided
     bool is_loaded = false;                 // the first of its tokens have come from tiers, and it does not run yet
@@ -176,7 +178,7 @@ struct Request {
     Tokens end_tokens = 0;                  // prompt + output tokens after which it is done there
     Tokens capacity_tokens = 0;             // tokens that fit into the KV blocks held there
     Tokens reached_tokens = 0;              // known ones that its last iteration there computes, or has computed
-    bool has_sampled = false;               // its last iteration there gave it a token: drafts follow it
+    bool has_sampled = false;               // its last iteration there gives it a token: drafts follow it
     std::optional<Tokens> drafted_tokens;   // for its next step; nothing: as many as a step verifies
     Tokens outstanding_tokens = 0, assigned_tokens = 0;  // its parts of `TokenLoad`
     InstanceTime counted_from;                           // of its instance when it began to take part

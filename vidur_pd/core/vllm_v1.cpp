@@ -7,7 +7,7 @@ namespace serving {
 
 namespace {
 
-// Most tokens of one prompt in a step.
+// Most tokens of one request in a step, drafts included.
 Tokens chunk_limit(const Limits& limits) {
     return limits.long_prefill_token_threshold ? limits.long_prefill_token_threshold : limits.max_batched_tokens;
 }
@@ -26,10 +26,9 @@ bool VllmV1::continue_running(RankState& rank) {
     for (std::size_t position = 0; position < rank.running().size(); ++position) {
         const RequestPtr request = rank.running()[position];
         if (request->is_in_iteration) continue;
-        const Tokens drafts = rank.most_drafts(*request);
-        const Tokens behind =
-            std::min(request->sequence_tokens() - request->computed_tokens, chunk_limit(rank.limits()));
-        const Tokens tokens = std::min(behind + drafts, rank.budget_left());
+        const Tokens behind = request->sequence_tokens() - request->computed_tokens;
+        const Tokens chunk = std::min(behind + rank.most_drafts(*request), chunk_limit(rank.limits()));
+        const Tokens tokens = std::min(chunk, rank.budget_left());
         if (tokens == 0) break;
         if (rank.lacking_blocks(*request, tokens) > rank.free_blocks()) {
             has_preempted = true;

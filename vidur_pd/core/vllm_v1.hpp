@@ -22,8 +22,10 @@
 // async_scheduler.py) the loop asks for step k + 1 when step k begins. A request that comes during step k joins step
 // k + 2. One whose last token is under way is left out, and keeps its place and its blocks until the token is there. A
 // victim keeps the token that is under way; one that gives up its KV with its last token under way ends all the same.
+// With drafts a request is left out once its last token is under way even if none of them is kept; where they are, it
+// takes part in one more step, in vain. Blocks are taken as if all drafts under way were kept.
 //
-// Not modelled: asynchronous scheduling with drafts or pipeline stages, encoder budgets.
+// Not modelled: asynchronous scheduling with pipeline stages, encoder budgets.
 //
 // Departure: blocks for KV that is to come are reserved in front of the step, not among its admissions: the watermark
 // does not hold for them, and by priority they are not reserved before preempted requests have begun to run.
@@ -35,7 +37,8 @@
 // Departure: vLLM hangs when requests whose KV has arrived hold all blocks, none can take its next one, and nothing
 // runs. Here the youngest of them gives up its KV and is recomputed.
 //
-// Departure: drafts beyond the end of a request are not made; vLLM computes them and trims what it sampled.
+// Departure: drafts beyond the end of a request are not made, but with asynchronous scheduling; vLLM computes them and
+// trims what it sampled. No blocks are taken for them.
 //
 // Departure: with pipeline parallelism vLLM preempts requests whose next token is under way; here others go first. One
 // that has lost its KV with chunks under way begins again when they have ended; in vLLM at once.

@@ -87,7 +87,6 @@ def _next_in_line(rank: RankView, budget: int) -> RequestView | None:
 
 
 def _chunk(rank: RankView, request: RequestView) -> int:
-    """The rest of its sequence, at most the threshold of long prompts, plus its drafts."""
-    drafts = rank.most_drafts(request)
-    rest = rank.most_tokens(request) - drafts
-    return min(rest, rank.long_prefill_token_threshold or rest) + drafts
+    """The rest of its sequence with its drafts, at most the threshold of long prompts."""
+    rest = rank.most_tokens(request)
+    return min(rest, rank.long_prefill_token_threshold or rest)

@@ -195,9 +195,14 @@ def _check_changing_experts(pool: PoolConfig, engine: EngineConfig, partition: P
 
 
 def _check_scheduling(pool: PoolConfig, engine: EngineConfig, drafting: Drafting | None) -> None:
+    """Drafts of n-grams are found when their step has ended; policies but vLLM's do not decide before that either."""
     if not engine.async_scheduling:
         return
-    reason = f"pp {pool.pp}" if pool.pp > 1 else "speculative" if drafting is not None else None
+    reason = f"pp {pool.pp}" if pool.pp > 1 else None
+    if drafting is not None and reason is None and engine.policy in NAMED_POLICIES:
+        reason = f"speculative and policy {engine.policy}"
+    elif drafting is not None and reason is None and drafting.method == "ngram":
+        reason = "speculative.method ngram"
     if reason is not None:
         field = engine_field(pool, "async_scheduling")
         raise InputError(f"{field}: found true, expected false with {reason} in pool {pool.name}")
