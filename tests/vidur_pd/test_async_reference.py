@@ -210,7 +210,9 @@ class AsyncEngine:
     def update(self, batch: Batch) -> None:
         live = [(sequence, verified) for sequence, verified in batch.samples if not sequence.is_ended]
         kept = self.drafts.accepted(np.array([verified for _, verified in live], dtype=np.int64))
-        for (sequence, verified), accepted in zip(live, kept.tolist() if self.scenario.drafts else [0] * len(live), strict=True):
+        for (sequence, verified), accepted in zip(
+            live, kept.tolist() if self.scenario.drafts else [0] * len(live), strict=True
+        ):
             if sequence.computed > 0:
                 sequence.computed -= verified - accepted
             sequence.placeholders -= verified - accepted
