@@ -244,8 +244,8 @@ def test_data_parallel_ranks_without_shared_experts_are_warned_about(caplog: pyt
 
 @pytest.mark.parametrize(("is_async", "iterations"), [(False, 3), (True, 4)])
 def test_a_draft_never_outlives_its_request(is_async: bool, iterations: int) -> None:
-    """Ten outputs, four drafts all accepted: the first token from prefill, then 5 and the last 4; nothing beyond. Decided
-    ahead, one more step begins before these are known."""
+    """Ten outputs, four drafts all accepted: the first token from prefill, then 5 and the last 4; nothing beyond.
+    Decided ahead, one more step begins before these are known."""
     engine = {"speculative": {"drafts": 4, "acceptance": 1.0}, "async_scheduling": is_async}
     result = api.simulate(config([pool("m", "mixed")], engine=engine), requests([(0, 100, 10)]))
     assert result.iterations.iterations == iterations

@@ -5,8 +5,9 @@ the sections of these names; entries of ``by_gpu_memory`` replace some of ``engi
 but for those under ``except``, the last that applies winning; ``on_gpus`` replaces some on the GPUs it names, and
 ``with_whole_experts`` where ranks share no experts besides, ``with_divided_experts`` where they do, and
 ``with_own_all_reduce`` where NCCL's is not asked for and there are no FFN workers; ``drafts_ahead`` has the methods of
-drafting with which iterations are decided ahead. A configuration names one by ``engine.framework`` and, unless it is the newest, ``engine.version``; whatever it states itself stays.
-Where a default does not go with what is stated (`vidur_pd.config.engine_conditions`), the configuration gets what the
+drafting with which iterations are decided ahead. A configuration names one by ``engine.framework`` and, unless it is
+the newest, ``engine.version``; whatever it states itself stays. Where a default does not go with what is stated
+(`vidur_pd.config.engine_conditions`), the configuration gets what the
 engine does then.
 """
 
