@@ -24,7 +24,7 @@ def host_of(
 
     Steps have the times of the slowest of ``tp`` workers, of all ranks; what that is longer is taken off, so that the
     slowest of all is as slow as recorded (`HostModel.speed_spread`). With several, hand-over and agreement are apart;
-    gathering logits cannot be separated from sampling and stays in it.
+    gathering logits cannot be separated from sampling and stays in it. Drafting is no part of sampling.
 
     Args:
         steps: decodes of one request and of more in full graphs, prompts alone within the captured sizes and beyond.
@@ -58,7 +58,7 @@ def host_of(
         prompt_us=max(0.0, prompt_us - launch_us * launches.prompt_preparing),
         prompt_token_us=token_us,
         request_us=max(0.0, (_preparing_us(fullest) - decode_us) / (most - 1)),
-        sample_us=middle_us(one, "sample_s"),
+        sample_us=median(step.sample_s - _taken_s(step, "draft") for step in one) * 1e6,
         request_latency_us=request_latency_us,
     )
     if tp * dp == 1:
@@ -68,7 +68,7 @@ def host_of(
         found,
         **{name: getattr(found, name) / slowest for name in OF_WORKERS},
         hand_over_us=middle_us(eager, "hand_over_s"),
-        agree_us=median(_agreeing_s(step) for step in one) * 1e6 if dp > 1 else None,
+        agree_us=median(_taken_s(step, "agree") for step in one) * 1e6 if dp > 1 else None,
         logits_us=0.0 if tp > 1 else None,
     )
 
@@ -87,11 +87,11 @@ def launch_range_us(steps: Sequence[Step], launches: Launches, tp: int = 1) -> t
 def _preparing_us(steps: Sequence[Step]) -> float:
     """From the result before to the forward pass, without agreeing with other ranks and without hand-over to a worker,
     which waits for the step before."""
-    return median(step.schedule_s + step.prepare_s - _agreeing_s(step) + step.output_s for step in steps) * 1e6
+    return median(step.schedule_s + step.prepare_s - _taken_s(step, "agree") + step.output_s for step in steps) * 1e6
 
 
-def _agreeing_s(step: Step) -> float:
-    return step.calls.get("agree", (0, 0.0))[1]
+def _taken_s(step: Step, call: str) -> float:
+    return step.calls.get(call, (0, 0.0))[1]
 
 
 def _only(steps: Sequence[Step], what: str, is_wanted: Callable[[Step], bool]) -> list[Step]:

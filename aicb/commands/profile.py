@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from aicb.commands.profile_engine import engine
 from aicb.commands.profile_host import host
 from boundary.errors import InputError
 
@@ -40,10 +41,11 @@ class Cache(StrEnum):
 
 
 def register(app: typer.Typer) -> None:
-    """Adds ``profile`` and ``profile host`` to the command line."""
+    """Adds ``profile``, ``profile host`` and ``profile engine`` to the command line."""
     group = typer.Typer(invoke_without_command=True)
     group.callback()(profile)
     group.command()(host)
+    group.command()(engine)
     app.add_typer(group, name="profile")
 
 

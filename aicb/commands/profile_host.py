@@ -15,8 +15,6 @@ from boundary.text_files import read_text
 
 if TYPE_CHECKING:
     from aicb.iteration.host import HostModel
-    from aicb.iteration.launches import Launches
-    from aicb.operators.norm_kernel import NormKernel
 
 
 def host(
@@ -37,6 +35,7 @@ def host(
         import vllm  # noqa: F401
     except ModuleNotFoundError as error:
         raise InputError(f"aicb profile host: found no module {error.name!r}, expected an installed vllm") from None
+    from aicb.commands.engine_launches import launches_of
     from aicb.commands.host_of_steps import host_of, launch_range_us
     from aicb.profiling.engine_host.engine import EngineUnderTest, record
     from aicb.profiling.engine_host.parts import request_latency_us, slowest_rank_factor, steps_of
@@ -46,7 +45,8 @@ def host(
         file.write_text(json.dumps(configuration), encoding="utf-8")
         stamps = record(EngineUnderTest(folder, tp, dp, dp > 1, {"kv_cache_memory_bytes": kv_bytes}))
         is_fp8 = "quantization_config" in configuration
-        launches = _launches(str(file), tp, dp, is_fp8=is_fp8, norm_kernel=stamps["norm_kernel"])
+        kernel = stamps["norm_kernel"]
+        launches = launches_of(str(file), tp, dp, is_fp8=is_fp8, shares_experts=dp > 1, norm_kernel=kernel)
     if recording is not None:
         recording.write_text(json.dumps(stamps), encoding="utf-8")
     steps = steps_of(stamps)
@@ -56,30 +56,6 @@ def host(
     spread = f"from {least_us:.1f} to {most_us:.1f} us (10th and 90th percentile)"
     output.write_text(_host_file(found, f"{engine}, launches {spread}", stamps), encoding="utf-8")
     typer.echo(f"{output}: {found.eager_launch_us:.1f} us a launch, {spread}; {found.prepare_us:.0f} us to prepare")
-
-
-def _launches(config: str, tp: int, dp: int, *, is_fp8: bool, norm_kernel: NormKernel = "apart") -> Launches:
-    """Of the model as vLLM 0.24 runs it."""
-    from aicb.iteration.model import IterationModel
-    from aicb.measurements.gpu import get_gpu
-    from aicb.model.catalog import load_model
-    from aicb.model.partition import Partition
-    from aicb.model.precision import Precision
-    from aicb.operators.dispatch import ExpertDispatch
-
-    partition = Partition(tp=tp, dp=dp, ep=tp * dp if dp > 1 else 1)
-    gathers = ExpertDispatch("all_gather", "all_gather")
-    return IterationModel(
-        load_model(config),
-        partition,
-        Precision("fp8" if is_fp8 else "bf16"),
-        get_gpu("h200"),
-        experts_kernel=("flashinfer" if partition.ep > 1 else "triton") if is_fp8 else "deep_gemm",
-        moe_kernels="vllm",
-        hybrid_kernels="compiled",
-        norm_kernel=norm_kernel,
-        dispatch=gathers,
-    ).launches(0)
 
 
 def _host_file(found: HostModel, what: str, stamps: dict[str, Any]) -> str:

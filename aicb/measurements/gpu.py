@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cache
@@ -123,6 +124,12 @@ def canonical_gpu(name_or_path: str) -> str:
 
 
 @cache
+def gpu_of_device(device: str) -> str | None:
+    """The built-in GPU that a driver calls so (``NVIDIA H100 80GB HBM3``); ``None``: none of them."""
+    words = re.split(r"[^a-z0-9]+", device.lower())
+    return next((name for name in known_gpus() if name in words), None)
+
+
 def get_gpu(name_or_path: str) -> Gpu:
     """A built-in GPU by name in any case of letters, or one by the path of ``gpu.yaml`` or of a folder with it.
 

@@ -12,16 +12,20 @@ import importlib.metadata
 import json
 import os
 import platform
-import random
 import tempfile
+from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import accumulate
+from operator import mul
 from pathlib import Path
 from time import perf_counter
 from typing import Any
 
+from aicb.profiling.engine_host.client import Answer, Client
 from aicb.profiling.engine_host.norms import norm_kernel
-from aicb.profiling.engine_host.stamping import FOLDER_VARIABLE
 
+FOLDER_VARIABLE = "AICB_HOST_STAMPS"
+"""Environment variable: the folder that an engine's processes leave their stamps in."""
 PROMPTS = (16, 128, 300, 512, 640, 1024, 2048)
 """Tokens: below, at and above vLLM's largest captured size (512)."""
 REPETITIONS = 9
@@ -29,7 +33,33 @@ DECODES = (1, 8, 64, 256)
 """Requests that decode together."""
 DECODE_PROMPT = 128
 DECODE_STEPS = 60
-LOWEST_TOKEN, HIGHEST_TOKEN = 1000, 30000
+
+
+@dataclass(frozen=True, slots=True)
+class DraftsUnderTest:
+    """Speculative decoding whose drafts are kept at random (vLLM's synthetic rejection), whatever the weights are."""
+
+    method: str
+    """As vLLM names it: ``mtp``, ``eagle``, ``draft_model``."""
+    acceptance: tuple[float, ...]
+    """[drafts] probability of each, given that those before it are kept."""
+    folder: str | None = None
+    """Of the ``config.json`` of what drafts; ``None``: the model has it."""
+
+    def arguments(self) -> dict[str, Any]:
+        """``speculative_config``."""
+        kept = [float(rate) for rate in accumulate(self.acceptance, mul)]
+        return {
+            "method": self.method,
+            "num_speculative_tokens": len(self.acceptance),
+            "rejection_sample_method": "synthetic",
+            "synthetic_acceptance_rates": kept,
+            **({"model": self.folder} if self.folder else {}),
+        }
+
+    @property
+    def tokens_per_step(self) -> float:
+        return 1.0 + float(sum(accumulate(self.acceptance, mul)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +75,7 @@ class EngineUnderTest:
     """Whether all ranks divide the experts among them (``enable_expert_parallel``)."""
     arguments: dict[str, Any] | None = None
     """More of vLLM's engine arguments."""
+    drafts: DraftsUnderTest | None = None
 
 
 def record(engine: EngineUnderTest) -> dict[str, Any]:
@@ -86,6 +117,7 @@ def start(under_test: EngineUnderTest) -> Any:
         "disable_log_stats": True,
         "scheduler_cls": f"{own}.StampingScheduler",
         "worker_extension_cls": f"{own}.StampingWorker",
+        **({"speculative_config": under_test.drafts.arguments()} if under_test.drafts else {}),
         **(under_test.arguments or {}),
     }
     return AsyncLLM.from_engine_args(AsyncEngineArgs(**arguments))
@@ -95,13 +127,14 @@ async def _record(under_test: EngineUnderTest) -> dict[str, Any]:
     engine = start(under_test)
     try:
         client = Client(engine)
-        await client.loads(repetitions=2)
+        await loads(client, repetitions=2)
         await engine.collective_rpc("start_stamps")
         began = perf_counter()
-        client.requests.clear()
-        await client.loads(repetitions=REPETITIONS)
+        client.answers.clear()
+        await loads(client, repetitions=REPETITIONS)
         await engine.collective_rpc("leave_stamps")
-        traces = {tokens: await client.trace(tokens) for tokens in (256, 1024)}
+        requests = rows_of(client.answers)
+        traces = {tokens: await _trace(client, tokens) for tokens in (256, 1024)}
     finally:
         engine.shutdown()
     return {
@@ -109,55 +142,33 @@ async def _record(under_test: EngineUnderTest) -> dict[str, Any]:
         "norm_kernel": norm_kernel(engine.vllm_config),
         "tp": under_test.tp,
         "began": began,
-        "requests": client.requests,
+        "requests": requests,
         "traces": traces,
     }
 
 
-class Client:
-    """Requests and when their tokens came: prompt tokens, sent, received."""
+async def loads(client: Client, repetitions: int) -> None:
+    """The loads that tell a host's times."""
+    for tokens in PROMPTS:
+        for _ in range(repetitions):
+            await client.ask(tokens, 3)
+    for requests in DECODES:
+        await client.ask_at([(0.0, DECODE_PROMPT, DECODE_STEPS)] * requests)
 
-    def __init__(self, engine: Any) -> None:
-        self.engine = engine
-        self.requests: list[list[Any]] = []
-        self._random = random.Random(0)
-        self._number = 0
 
-    async def loads(self, repetitions: int) -> None:
-        for tokens in PROMPTS:
-            for _ in range(repetitions):
-                await self.request(tokens, 3)
-        for requests in DECODES:
-            await asyncio.gather(*(self.request(DECODE_PROMPT, DECODE_STEPS) for _ in range(requests)))
+def rows_of(answers: Iterable[Answer]) -> list[list[Any]]:
+    """[requests] prompt tokens, when it was sent, when outputs came."""
+    return [[each.prompt_tokens, each.sent_s, [at_s for at_s, _ in each.outputs]] for each in answers]
 
-    async def trace(self, tokens: int) -> list[dict[str, Any]]:
-        """Launches and kernels of a prompt in each worker; the first trace pays for the profiler and is thrown away."""
-        traced: list[dict[str, Any]] = []
-        for _ in range(2):
-            await self.engine.collective_rpc("start_trace")
-            await self.request(tokens, 1)
-            traced = await self.engine.collective_rpc("end_trace")
-        return traced
 
-    async def request(self, tokens: int, outputs: int) -> None:
-        from vllm import SamplingParams
-        from vllm.inputs import TokensPrompt
-        from vllm.sampling_params import RequestOutputKind
-
-        self._number += 1
-        prompt = [self._random.randrange(LOWEST_TOKEN, HIGHEST_TOKEN) for _ in range(tokens)]
-        sampling = SamplingParams(
-            max_tokens=outputs,
-            min_tokens=outputs,
-            ignore_eos=True,
-            temperature=0.0,
-            detokenize=False,
-            output_kind=RequestOutputKind.DELTA,
-        )
-        sent, received = perf_counter(), []
-        async for _ in self.engine.generate(TokensPrompt(prompt_token_ids=prompt), sampling, f"r{self._number}"):
-            received.append(perf_counter())
-        self.requests.append([tokens, sent, received])
+async def _trace(client: Client, tokens: int) -> list[dict[str, Any]]:
+    """Launches and kernels of a prompt in each worker; the first trace pays for the profiler and is thrown away."""
+    traced: list[dict[str, Any]] = []
+    for _ in range(2):
+        await client.engine.collective_rpc("start_trace")
+        await client.ask(tokens, 1)
+        traced = await client.engine.collective_rpc("end_trace")
+    return traced
 
 
 def environment() -> dict[str, Any]:

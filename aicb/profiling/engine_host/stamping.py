@@ -16,8 +16,8 @@ from typing import Any
 
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 
-FOLDER_VARIABLE = "AICB_HOST_STAMPS"
-"""Environment variable: the folder that a scheduler leaves its stamps in."""
+from aicb.profiling.engine_host import weights  # noqa: F401  (the worker's process gets to know the load format)
+from aicb.profiling.engine_host.engine import FOLDER_VARIABLE
 
 
 class StampingScheduler(AsyncScheduler):  # type: ignore[misc]
@@ -51,9 +51,9 @@ class StampingScheduler(AsyncScheduler):  # type: ignore[misc]
         return updated
 
     def _note(self, what: str, begin: float, end: float, output: Any) -> None:
-        tokens = output.num_scheduled_tokens
+        tokens, drafts = output.num_scheduled_tokens, output.scheduled_spec_decode_tokens
         if tokens:
-            prompts = sum(count > 1 for count in tokens.values())
+            prompts = sum(count - len(drafts.get(name, ())) > 1 for name, count in tokens.items())
             self._stamps.append([what, begin, end, sum(tokens.values()), len(tokens), prompts])
 
     def _write(self) -> None:
@@ -163,9 +163,9 @@ class StampingWorker:
         setattr(owner, name, stamped)
 
 
-CALLS = ("agree", "all_reduce", "all_gather", "reduce_scatter", "attention", "experts")
+CALLS = ("agree", "all_reduce", "all_gather", "reduce_scatter", "attention", "experts", "draft")
 """Noted by themselves: agreeing on padding and graphs among data-parallel ranks; launching, outside graphs,
-collectives, attention, and experts with the collectives that they ask for."""
+collectives, attention, and experts with the collectives that they ask for; drafting, which is part of sampling."""
 
 
 def _named_calls() -> list[tuple[str, Any, str]]:
@@ -175,6 +175,7 @@ def _named_calls() -> list[tuple[str, Any, str]]:
     from vllm.distributed.device_communicators.cuda_communicator import CudaCommunicator
     from vllm.model_executor.layers.fused_moe.runner.moe_runner import MoERunner
     from vllm.v1.attention.backends.flash_attn import FlashAttentionImpl
+    from vllm.v1.worker.gpu.spec_decode.autoregressive.speculator import AutoRegressiveSpeculator
 
     return [
         ("agree", first_runner, "coordinate_batch_across_dp"),
@@ -184,6 +185,8 @@ def _named_calls() -> list[tuple[str, Any, str]]:
         ("reduce_scatter", CudaCommunicator, "reduce_scatterv"),
         ("attention", FlashAttentionImpl, "forward"),
         ("experts", MoERunner, "_forward_impl"),
+        ("draft", first_runner.GPUModelRunner, "propose_draft_token_ids"),
+        ("draft", AutoRegressiveSpeculator, "propose"),
     ]
 
 

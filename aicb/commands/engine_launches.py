@@ -1,0 +1,35 @@
+"""Launches of a model as vLLM 0.24 runs it on this machine, which the times of its host are divided by."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from aicb.iteration.launches import Launches
+    from aicb.operators.norm_kernel import NormKernel
+
+
+def launches_of(
+    config: str, tp: int, dp: int, *, is_fp8: bool, shares_experts: bool, norm_kernel: NormKernel = "apart"
+) -> Launches:
+    """Of a model by name or by the path of its ``config.json``."""
+    from aicb.iteration.model import IterationModel
+    from aicb.measurements.gpu import get_gpu
+    from aicb.model.catalog import load_model
+    from aicb.model.partition import Partition
+    from aicb.model.precision import Precision
+    from aicb.operators.dispatch import ExpertDispatch
+
+    partition = Partition(tp=tp, dp=dp, ep=tp * dp if shares_experts else 1)
+    gathers = ExpertDispatch("all_gather", "all_gather")
+    return IterationModel(
+        load_model(config),
+        partition,
+        Precision("fp8" if is_fp8 else "bf16"),
+        get_gpu("h200"),
+        experts_kernel=("flashinfer" if partition.ep > 1 else "triton") if is_fp8 else "deep_gemm",
+        moe_kernels="vllm",
+        hybrid_kernels="compiled",
+        norm_kernel=norm_kernel,
+        dispatch=gathers,
+    ).launches(0)

@@ -1,0 +1,150 @@
+"""The command that measures an engine on this machine, to be compared with its simulation."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from boundary.errors import InputError
+from boundary.quoting import quoted
+from boundary.text_files import read_text
+
+if TYPE_CHECKING:
+    from aicb.profiling.engine_host.engine import DraftsUnderTest
+
+ENGINE_ARGUMENTS = {"max_model_len": 32768, "max_num_batched_tokens": 8192, "gpu_memory_utilization": 0.8}
+"""Of vLLM, where nothing else is stated; memory is left for what the first calls of kernels take."""
+
+
+def engine(
+    model: Annotated[Path, typer.Option(help="A config.json as vLLM reads it; weights are random.")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="Measurement to write (.json.gz).")],
+    layers: Annotated[int, typer.Option(min=0, help="Cut the model to so many layers; 0: all.")] = 0,
+    tp: Annotated[int, typer.Option(min=1, help="GPUs of a data-parallel rank.")] = 1,
+    dp: Annotated[int, typer.Option(min=1, help="Data-parallel ranks, which share experts if more than one.")] = 1,
+    ep: Annotated[bool, typer.Option("--ep", help="GPUs of one rank share experts, too.")] = False,
+    rates: Annotated[str, typer.Option(help="Requests/s of the Poisson loads, separated by commas.")] = "2,6,12",
+    acceptance: Annotated[
+        str, typer.Option(help="Draft as many tokens a step, each kept with its probability, given those before it.")
+    ] = "",
+    method: Annotated[str, typer.Option(help="What drafts: mtp, eagle or draft_model.")] = "mtp",
+    draft_model: Annotated[Path | None, typer.Option(help="Its config.json, but for mtp.")] = None,
+    argument: Annotated[list[str] | None, typer.Option(help="vLLM's own NAME=JSON, such as block_size=64.")] = None,
+    recording: Annotated[
+        Path | None, typer.Option(help="File for all stamps, kept after each phase (.json.gz).")
+    ] = None,
+) -> None:
+    """Measure vLLM 0.24 on this machine: prompts alone, steady decodes, Poisson loads; some minutes.
+
+    What is written is for ``vidur-pd validate --engine``. Weights are random, and so are prompts.
+    """
+    for name, path in (("--output", output), ("--recording", recording)):
+        if path is not None and not path.name.endswith(".json.gz"):
+            raise InputError(f"{name}: found {quoted(str(path))}, expected a file that ends in .json.gz")
+    configuration = _configuration(model, layers)
+    arguments = ENGINE_ARGUMENTS | _arguments(argument or [])
+    loads = tuple(_number(each, "--rates", above=0.0) for each in rates.split(",") if each.strip())
+    with tempfile.TemporaryDirectory() as folder:
+        drafts = _drafts(method, acceptance, draft_model, Path(folder))
+        if drafts is not None and method == "mtp":
+            configuration = {"num_nextn_predict_layers": 1} | configuration
+        file = Path(folder) / "config.json"
+        file.write_text(json.dumps(configuration), encoding="utf-8")
+        try:
+            import vllm  # noqa: F401
+        except ModuleNotFoundError as error:
+            raise InputError(
+                f"aicb profile engine: found no module {error.name!r}, expected an installed vllm"
+            ) from None
+        from aicb.commands.engine_launches import launches_of
+        from aicb.commands.engine_measurement import measurement_of
+        from aicb.profiling.engine_host.engine import EngineUnderTest
+        from aicb.profiling.engine_host.runs import Runs, record_runs
+
+        stated = {"load_format": "aicb_random", **arguments}
+        under_test = EngineUnderTest(folder, tp, dp, ep or dp > 1, stated, drafts)
+        known = {"config": configuration, "speculative": _speculative(method, drafts)}
+
+        def keep(found: dict[str, Any]) -> None:
+            typer.echo(f"{list(found['phases'])[-1]} is done")
+            if recording is not None:
+                _write(recording, found | known)
+
+        recorded = record_runs(under_test, Runs(rates=loads), keep) | known
+        is_fp8, kernel = "quantization_config" in configuration, recorded["norm_kernel"]
+        launches = launches_of(str(file), tp, dp, is_fp8=is_fp8, shares_experts=ep or dp > 1, norm_kernel=kernel)
+    _write(output, measurement_of(recorded, launches))
+    typer.echo(f"{output}: compare with vidur-pd validate --engine {output}")
+
+
+def _configuration(model: Path, layers: int) -> dict[str, Any]:
+    text = read_text(model, "a model's configuration")
+    try:
+        found = json.loads(text)
+    except ValueError as error:
+        raise InputError(f"{model}: found no JSON ({error}), expected a model's configuration") from None
+    if not isinstance(found, dict):
+        raise InputError(f"{model}: found {quoted(found)}, expected a mapping")
+    return found | ({"num_hidden_layers": layers} if layers else {})
+
+
+def _arguments(stated: list[str]) -> dict[str, Any]:
+    found = {}
+    for each in stated:
+        name, has_value, value = each.partition("=")
+        try:
+            found[name] = json.loads(value)
+        except ValueError:
+            has_value = ""
+        if not (name and has_value):
+            raise InputError(f"--argument: found {quoted(each)}, expected NAME=JSON, such as block_size=64")
+    return found
+
+
+def _drafts(method: str, acceptance: str, model: Path | None, folder: Path) -> DraftsUnderTest | None:
+    from aicb.profiling.engine_host.engine import DraftsUnderTest
+
+    if method not in ("mtp", "eagle", "draft_model"):
+        raise InputError(f"--method: found {quoted(method)}, expected mtp, eagle or draft_model")
+    if not acceptance.strip():
+        return None
+    rates = tuple(_number(each, "--acceptance", above=0.0, most=1.0) for each in acceptance.split(","))
+    if (model is None) != (method == "mtp"):
+        expected = "none with mtp" if method == "mtp" else f"the config.json of what drafts with {method}"
+        raise InputError(f"--draft-model: found {quoted(None if model is None else str(model))}, expected {expected}")
+    if model is None:
+        return DraftsUnderTest(method, rates)
+    (folder / "drafts").mkdir()
+    (folder / "drafts" / "config.json").write_text(json.dumps(_configuration(model, 0)), encoding="utf-8")
+    return DraftsUnderTest(method, rates, str(folder / "drafts"))
+
+
+def _speculative(method: str, drafts: DraftsUnderTest | None) -> dict[str, Any] | None:
+    """As `vidur_pd` states it."""
+    if drafts is None:
+        return None
+    return {"method": method, "drafts": len(drafts.acceptance), "acceptance": list(drafts.acceptance)}
+
+
+def _number(text: str, option: str, *, above: float, most: float = 1e6) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = above
+    if not above < value <= most:
+        raise InputError(f"{option}: found {quoted(text)}, expected numbers above {above:g} and at most {most:g}")
+    return value
+
+
+def _write(path: Path, document: dict[str, Any]) -> None:
+    """As a whole, or not at all."""
+    unfinished = path.with_name(path.name + ".part")
+    with gzip.open(unfinished, "wt", encoding="utf-8") as file:
+        json.dump(document, file)
+    os.replace(unfinished, path)

@@ -1,0 +1,219 @@
+"""Runs of a vLLM engine to be compared with their simulation: prompts alone, steady decodes, Poisson arrivals.
+
+One phase after another on one engine, whose host is measured before and after (`aicb.profiling.engine_host.engine`), so
+that its speed in each phase is known. All shapes run once before, which compiles what is compiled at first use.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import tempfile
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import pairwise
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+from aicb.profiling.engine_host.client import Answer, Client
+from aicb.profiling.engine_host.engine import (
+    FOLDER_VARIABLE,
+    EngineUnderTest,
+    environment,
+    loads,
+    rows_of,
+    stamps_of_ranks,
+    start,
+)
+from aicb.profiling.engine_host.norms import norm_kernel
+
+Recording = dict[str, Any]
+Requests = list[tuple[float, int, int]]
+"""When each is sent [s], its tokens of prompt and of answer."""
+
+READ_BACK = {
+    "cache_config": ("enable_prefix_caching", "gpu_memory_utilization"),
+    "parallel_config": ("tensor_parallel_size", "data_parallel_size", "enable_expert_parallel"),
+    "scheduler_config": ("max_num_batched_tokens", "max_num_seqs", "enable_chunked_prefill", "async_scheduling"),
+}
+"""Arguments as the engine has understood them, by the section of its configuration."""
+
+
+@dataclass(frozen=True, slots=True)
+class Runs:
+    """What is measured; lengths of a Poisson load are log-normal."""
+
+    prompts: tuple[int, ...] = (128, 512, 1024, 2048, 4096, 8192)
+    """Tokens of each, alone."""
+    repetitions: int = 5
+    decodes: tuple[tuple[int, int], ...] = (
+        *((512, requests) for requests in (1, 8, 32, 64, 128, 256)),
+        *((4096, requests) for requests in (1, 8, 32, 64)),
+    )
+    """Tokens of the prompts, and how many requests decode together."""
+    steps: int = 64
+    """In which all of them do."""
+    rates: tuple[float, ...] = (2.0, 6.0, 12.0)
+    """Requests per second of each Poisson load."""
+    load_s: float = 20.0
+    most_requests: int = 160
+    prompt_log: tuple[float, float] = (6.9, 0.9)
+    """Mean and deviation of the logarithm of a prompt's tokens."""
+    prompt_range: tuple[int, int] = (16, 8000)
+    answer_log: tuple[float, float] = (4.9, 0.8)
+    answer_range: tuple[int, int] = (4, 800)
+    host_repetitions: int = 5
+
+    def load(self, rate: float, draws: random.Random) -> Requests:
+        """One Poisson load."""
+        at_s, requests = 0.0, []
+        for _ in range(min(self.most_requests, max(1, int(rate * self.load_s)))):
+            at_s += draws.expovariate(rate)
+            prompt = _within(draws.lognormvariate(*self.prompt_log), self.prompt_range)
+            requests.append((at_s, prompt, _within(draws.lognormvariate(*self.answer_log), self.answer_range)))
+        return requests
+
+
+def _within(drawn: float, bounds: tuple[int, int]) -> int:
+    return max(bounds[0], min(bounds[1], int(drawn)))
+
+
+def record_runs(under_test: EngineUnderTest, runs: Runs, keep: Callable[[Recording], None]) -> Recording:
+    """All that was seen of the runs: answers by phase, and stamps. ``keep`` gets what there is after each phase."""
+    with tempfile.TemporaryDirectory() as folder:
+        os.environ[FOLDER_VARIABLE] = folder
+        return asyncio.run(_Recorder(under_test, runs, Path(folder), keep).record())
+
+
+class _Recorder:
+    def __init__(
+        self, under_test: EngineUnderTest, runs: Runs, folder: Path, keep: Callable[[Recording], None]
+    ) -> None:
+        self.under_test, self.runs, self.folder, self.keep = under_test, runs, folder, keep
+        self.found: Recording = {"phases": {}}
+
+    async def record(self) -> Recording:
+        engine = start(self.under_test)
+        try:
+            self.client = Client(engine)
+            self.found |= _read_back(engine.vllm_config) | {"environment": environment(), "tp": self.under_test.tp}
+            await self._compile()
+            await engine.collective_rpc("start_stamps")
+            await self._phase("loads_before", self._loads)
+            await self._phase("prefill", self._prompts)
+            await self._phase("decode", self._decodes)
+            draws = random.Random(42)
+            for rate in self.runs.rates:
+                await self._phase(f"serve_{rate}", partial(self._serve, self.runs.load(rate, draws)))
+            await self._phase("loads_after", self._loads)
+        finally:
+            engine.shutdown()
+        return self.found
+
+    async def _phase(self, name: str, run: Callable[[], Coroutine[Any, Any, Any]]) -> None:
+        self.client.answers.clear()
+        began = perf_counter()
+        result = await run()
+        ended = perf_counter()
+        await self.client.engine.collective_rpc("leave_stamps")
+        ranks = stamps_of_ranks(self.folder, self.under_test.dp)
+        phase = {"began": began, "ended": ended, "requests": rows_of(self.client.answers), "found": result}
+        stamps = [
+            {
+                "scheduler": [row for row in rank["scheduler"] if began <= row[1] <= ended],
+                "workers": [[row for row in worker if began <= row[2] <= ended] for worker in rank["workers"]],
+            }
+            for rank in ranks
+        ]
+        self.found["phases"][name] = {**phase, "ranks": stamps}
+        self.keep(self.found)
+
+    async def _compile(self) -> None:
+        for tokens in self.runs.prompts:
+            await self.client.ask(tokens, 4)
+        for tokens, requests in self.runs.decodes:
+            await self.client.ask_at([(0.0, tokens, 12)] * requests)
+        await self.client.ask_at(self.runs.load(max(self.runs.rates, default=1.0), random.Random(7)))
+
+    async def _loads(self) -> None:
+        await loads(self.client, self.runs.host_repetitions)
+
+    async def _prompts(self) -> list[tuple[int, list[float]]]:
+        """TTFT of each, by length [s]."""
+        return [
+            (tokens, sorted([(await self.client.ask(tokens, 2)).ttft_s for _ in range(self.runs.repetitions)]))
+            for tokens in self.runs.prompts
+        ]
+
+    async def _serve(self, requests: Requests) -> list[dict[str, float]]:
+        answers = await self.client.ask_at(requests)
+        first_s = min(answer.sent_s - at_s for answer, (at_s, _, _) in zip(answers, requests, strict=True))
+        return [
+            {
+                "arrival": answer.sent_s - first_s,
+                "n_in": answer.prompt_tokens,
+                "n_out": answer.tokens,
+                "ttft": answer.ttft_s,
+                "e2e": answer.e2e_s,
+                "tpot": answer.tpot_s,
+            }
+            for answer in answers
+        ]
+
+    async def _decodes(self) -> list[dict[str, float]]:
+        rows = []
+        most_tokens = self.under_test.drafts.tokens_per_step if self.under_test.drafts else 1.0
+        for tokens, requests in self.runs.decodes:
+            prompt_steps = -(-tokens * requests // (self.found["args"]["max_num_batched_tokens"] * self.under_test.dp))
+            outputs = int((1.2 * prompt_steps + self.runs.steps + 24) * most_tokens)
+            blocks, block_tokens = self.found["kv_blocks"]
+            if (tokens + outputs) * requests > 0.97 * blocks * block_tokens * self.under_test.dp:
+                continue
+            answers = await self.client.ask_at([(0.0, tokens, outputs)] * requests)
+            row = steady_row(answers)
+            if row:
+                rows.append({"L": tokens, "B": requests, "n_out": outputs, **row})
+        return rows
+
+
+def steady_row(answers: Sequence[Answer]) -> dict[str, float]:
+    """Gaps between outputs while all requests decode [s]; none where they never do all together."""
+    begin_s = max(answer.outputs[0][0] for answer in answers)
+    end_s = min(answer.outputs[-1][0] for answer in answers)
+    gaps, tokens = [], 0
+    for answer in answers:
+        within = [output for output in answer.outputs if begin_s <= output[0] <= end_s]
+        gaps += [later[0] - earlier[0] for earlier, later in pairwise(within)]
+        tokens += sum(count for _, count in within[1:])
+    if not gaps:
+        return {}
+    gaps.sort()
+    return {
+        "itl_p50": gaps[len(gaps) // 2],
+        "itl_p10": gaps[len(gaps) // 10],
+        "itl_p90": gaps[len(gaps) * 9 // 10],
+        "itl_mean": sum(gaps) / len(gaps),
+        "steps": len(gaps) / len(answers),
+        "tokens_per_step": tokens / len(gaps),
+    }
+
+
+def _read_back(config: Any) -> Recording:
+    """What an engine has made of its arguments (``VllmConfig``)."""
+    args = {
+        name: getattr(getattr(config, section), name)
+        for section, names in READ_BACK.items()
+        for name in names
+        if hasattr(getattr(config, section), name)
+    }
+    is_one = args.get("tensor_parallel_size", 1) * args.get("data_parallel_size", 1) == 1
+    has_own = is_one or not config.parallel_config.disable_custom_all_reduce
+    return {
+        "args": args | {"max_model_len": config.model_config.max_model_len},
+        "kv_blocks": [config.cache_config.num_gpu_blocks, config.cache_config.block_size],
+        "collectives": "vllm" if has_own else "nccl",
+        "norm_kernel": norm_kernel(config),
+    }

@@ -1,0 +1,83 @@
+"""Random weights for vLLM by which a model computes with values as spread as a trained one's; for engine processes.
+
+vLLM's own (``load_format: dummy``) are within a thousandth, the same for parameters of one shape: in fp8 most are zero,
+and every token goes to the same experts, so that clocks, power and loads of experts are not a model's. Here parameters
+differ, routers have no bias, and embeddings are large beside what attention adds, so that tokens stay different from
+each other in deep layers and choose experts as if at random.
+"""
+
+from __future__ import annotations
+
+import zlib
+from typing import Any
+
+import torch
+from vllm.model_executor.model_loader import register_model_loader
+from vllm.model_executor.model_loader.dummy_loader import DummyModelLoader
+from vllm.model_executor.model_loader.reload.layerwise import get_layerwise_info
+
+LOAD_FORMAT = "aicb_random"
+SPREAD = 0.02
+"""Standard deviation of weights, that of initialisation in DeepSeek-V3 and Qwen3 (``initializer_range``)."""
+OF_EMBEDDINGS, OF_ATTENTION_OUTPUTS = 1.0, 0.1 * SPREAD
+FP8_SPREAD, FP8_LARGEST = 112.0, 448.0
+"""Of stored e4m3 numbers; four deviations are the largest that the format has."""
+AT_ONCE = 1 << 26
+"""Numbers drawn at a time, which bounds the memory besides the weights."""
+LEFT_AS_THEY_ARE = ("k_scale", "v_scale", "q_scale", "prob_scale", "input_scale", "k_zero_point", "v_zero_point")
+WEIGHT_SCALES = ("weight_scale", "weight_scale_inv")
+
+
+@register_model_loader(LOAD_FORMAT)
+class RandomWeightsLoader(DummyModelLoader):  # type: ignore[misc]
+    """A loader that draws weights; where vLLM quantises while it loads, they are its own dummies."""
+
+    def load_weights(self, model: torch.nn.Module, model_config: Any) -> None:
+        if any(get_layerwise_info(layer).can_load() for layer in model.modules()):
+            super().load_weights(model, model_config)
+        else:
+            draw_weights(model)
+
+
+@torch.no_grad()  # type: ignore[untyped-decorator]
+def draw_weights(model: torch.nn.Module) -> None:
+    """Sets the floating-point parameters and buffers of a model, each from a seed of its name."""
+    with_norms_one_off = {name for name, module in model.named_modules() if "Gemma" in type(module).__name__}
+    seen = set()
+    for name, parameter in model.state_dict().items():
+        storage = (parameter.data_ptr(), parameter.numel())
+        if parameter.is_meta or not parameter.is_floating_point() or storage in seen:
+            continue
+        seen.add(storage)
+        _draw(name, parameter, 0.0 if name.rpartition(".")[0] in with_norms_one_off else 1.0)
+
+
+def _draw(name: str, parameter: torch.Tensor, norm: float) -> None:
+    module, _, leaf = name.rpartition(".")
+    if leaf.endswith(LEFT_AS_THEY_ARE):
+        return
+    if leaf.endswith(WEIGHT_SCALES):
+        parameter.fill_(SPREAD / FP8_SPREAD)
+    elif leaf.endswith("bias"):
+        parameter.zero_()
+    elif "norm" in name.lower() and parameter.dim() == 1:
+        parameter.fill_(norm)
+    elif parameter.element_size() == 1:
+        _draw_fp8(parameter, _generator(name, parameter))
+    else:
+        is_embedding, is_output = "embed_tokens" in name, module.endswith(("o_proj", "out_proj"))
+        spread = OF_EMBEDDINGS if is_embedding else OF_ATTENTION_OUTPUTS if is_output else SPREAD
+        parameter.normal_(0.0, spread, generator=_generator(name, parameter))
+
+
+def _generator(name: str, parameter: torch.Tensor) -> torch.Generator:
+    return torch.Generator(device=parameter.device).manual_seed(zlib.crc32(name.encode()))
+
+
+def _draw_fp8(parameter: torch.Tensor, generator: torch.Generator) -> None:
+    """Rows of the outermost dimension at a time, so many that `AT_ONCE` numbers are not exceeded."""
+    rows = max(1, AT_ONCE // max(1, parameter[0].numel()))
+    for part in parameter.split(rows):
+        drawn = torch.empty(part.shape, dtype=torch.float16, device=part.device)
+        drawn.normal_(0.0, FP8_SPREAD, generator=generator).clamp_(-FP8_LARGEST, FP8_LARGEST)
+        part.copy_(drawn.to(part.dtype))

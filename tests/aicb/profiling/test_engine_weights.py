@@ -1,0 +1,65 @@
+"""Weights that engines under measurement get."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+
+@pytest.fixture
+def draw(monkeypatch: pytest.MonkeyPatch) -> Callable[[Any], None]:
+    """`draw_weights`, with vLLM's loaders stood in for."""
+    loader = "vllm.model_executor.model_loader"
+    names = ("vllm", "vllm.model_executor", loader, f"{loader}.dummy_loader", f"{loader}.reload")
+    modules = {name: ModuleType(name) for name in (*names, f"{loader}.reload.layerwise")}
+    vars(modules[loader])["register_model_loader"] = lambda name: lambda made: made
+    vars(modules[f"{loader}.dummy_loader"])["DummyModelLoader"] = object
+    vars(modules[f"{loader}.reload.layerwise"])["get_layerwise_info"] = None
+    for name, module in modules.items():
+        monkeypatch.setitem(sys.modules, name, module)
+    monkeypatch.delitem(sys.modules, "aicb.profiling.engine_host.weights", raising=False)
+    from aicb.profiling.engine_host.weights import draw_weights
+
+    return draw_weights
+
+
+class GemmaNorm(torch.nn.Module):  # type: ignore[misc,name-defined]
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.full((8,), 7.0))
+
+
+def test_parameters_are_as_spread_as_those_of_a_model(draw: Callable[[Any], None]) -> None:
+    model = torch.nn.Module()
+    model.embed_tokens = torch.nn.Embedding(400, 50)
+    model.o_proj, model.up_proj = torch.nn.Linear(200, 100), torch.nn.Linear(200, 100)
+    model.input_layernorm, model.q_norm = torch.nn.RMSNorm(16), GemmaNorm()
+    stored = torch.zeros(3, 64, 64, dtype=torch.float8_e4m3fn)
+    model.w13_weight = torch.nn.Parameter(stored, requires_grad=False)
+    model.register_buffer("w13_weight_scale_inv", torch.zeros(3, 1, 1))
+    model.register_buffer("k_scale", torch.tensor(5.0))
+    model.register_buffer("expert_ids", torch.arange(3))
+    draw(model)
+    assert model.embed_tokens.weight.std().item() == pytest.approx(1.0, rel=0.05)
+    assert model.o_proj.weight.std().item() == pytest.approx(0.002, rel=0.05)
+    assert model.up_proj.weight.std().item() == pytest.approx(0.02, rel=0.05)
+    assert model.o_proj.bias.abs().max().item() == 0.0
+    assert model.input_layernorm.weight.unique().tolist() == [1.0]
+    assert model.q_norm.weight.unique().tolist() == [0.0]
+    weights = model.w13_weight.float() * model.w13_weight_scale_inv
+    assert weights.std().item() == pytest.approx(0.02, rel=0.05)
+    assert not torch.equal(model.w13_weight.float()[0], model.w13_weight.float()[1])
+    assert (model.k_scale.item(), model.expert_ids.tolist()) == (5.0, [0, 1, 2])
+
+
+def test_the_same_name_has_the_same_weights(draw: Callable[[Any], None]) -> None:
+    first, second = torch.nn.Linear(8, 8), torch.nn.Linear(8, 8)
+    draw(first)
+    draw(second)
+    assert torch.equal(first.weight, second.weight)
