@@ -12,6 +12,7 @@ import pytest
 
 from tests.validation.vllm_source import Source, load
 from tests.validation.vllm_vs_engine import (
+    AHEAD,
     DRAFTERS,
     MODES,
     agreement,
@@ -56,9 +57,11 @@ def test_batches_through_a_pipeline_are_those_of_vllm() -> None:
     assert (found.equal, found.equal_sets) == (found.batches, found.sets)
 
 
-@pytest.mark.parametrize("drafter", DRAFTERS)
-def test_batches_with_drafts_are_those_of_vllm(drafter: str) -> None:
-    found = agreement(source(), drafted_sets(SETS, drafter), verbose=True)
+@pytest.mark.parametrize(
+    ("drafter", "plans_ahead"), [*((drafter, False) for drafter in DRAFTERS), *((drafter, True) for drafter in AHEAD)]
+)
+def test_batches_with_drafts_are_those_of_vllm(drafter: str, plans_ahead: bool) -> None:
+    found = agreement(source(), drafted_sets(SETS, drafter, plans_ahead), verbose=True)
     assert found.sets_with_preemptions > SETS / 2
     assert found.sets_with_hits > SETS / 2
     assert (found.equal, found.equal_sets) == (found.batches, found.sets)

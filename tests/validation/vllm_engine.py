@@ -1,6 +1,7 @@
 """vLLM's engine core around its own scheduler: the loop, requests, and a model that takes 1000 ps + 1 ps per token.
 
-Drafters propose up to the last token of a request, and `accepted_drafts` of them are accepted.
+Drafters propose up to the last token of a request, beyond it with two batches in flight, and `accepted_drafts` of them
+are accepted.
 
 What stands here is the loop of ``vllm/v1/engine/core.py`` (``step``, ``step_with_batch_queue``); who runs, who is
 preempted and which blocks are whose is decided by vLLM's classes.
@@ -215,16 +216,23 @@ class Engine:
         if batch.rows:
             pool = self.scheduler.kv_cache_manager.block_pool
             used = self.scenario.usable_blocks - pool.get_num_free_blocks()
-            self.steps.append(Step(self.now_ps, batch.rows, batch.preempted, used))
+            rows = [(index, new, self._length(index, kv_tokens)) for index, new, kv_tokens in batch.rows]
+            self.steps.append(Step(self.now_ps, rows, batch.preempted, used))
         return self.now_ps + batch.cost_ps
+
+    def _length(self, index: int, kv_tokens: int) -> int:
+        """Tokens that a request of a batch has when that begins: drafts have been rejected since it was decided."""
+        request = self.requests[index]
+        return kv_tokens if request.is_finished() else int(request.num_computed_tokens)
 
     def _update(self, batch: Batch) -> None:
         names = list(batch.output.num_scheduled_tokens)
         sampled = [self._sampled(name, batch.output) if int(name) in batch.samples else [] for name in names]
         for name, tokens in zip(names, sampled, strict=True):
-            self.token_ends_ps[int(name)] += [self.now_ps] * len(tokens)
+            ends_ps, most = self.token_ends_ps[int(name)], self.requests[int(name)].max_tokens
+            ends_ps += [self.now_ps] * min(len(tokens), most - len(ends_ps))
         self.scheduler.update_from_output(batch.output, _model_output(names, sampled))
-        if self.scenario.drafts and names:
+        if self.scenario.drafts and names and not self.scenario.plans_ahead:
             proposed = [self._drafted(self.requests[int(name)]) for name in names]
             self.scheduler.update_draft_token_ids(SimpleNamespace(req_ids=names, draft_token_ids=proposed))
 

@@ -163,23 +163,28 @@ DRAFTERS: Final[Mapping[str, Mapping[str, Any]]] = {
     "a layer": {"lookahead": True, "drops_last_hit": True},
 }
 
+AHEAD: Final = ("a draft model", "a layer")
+"""Drafters with which vLLM may have two batches in flight."""
 
-def drafted_sets(count: int, drafter: str) -> dict[int, Scenario]:
+
+def drafted_sets(count: int, drafter: str, plans_ahead: bool = False) -> dict[int, Scenario]:
     """One to four drafts, with room for a request and its look-ahead."""
     made = {}
     for seed in range(count):
         scenario, drafts, rules = draw(seed), 1 + seed % 4, dict(DRAFTERS[drafter])
         lookahead = drafts if rules.pop("lookahead") else 0
         blocks = scenario.usable_blocks + -(-drafts // scenario.block_tokens)
-        made[seed] = replace(scenario, drafts=drafts, lookahead=lookahead, usable_blocks=blocks, **rules)
+        rules |= {"drafts": drafts, "lookahead": lookahead, "usable_blocks": blocks, "plans_ahead": plans_ahead}
+        made[seed] = replace(scenario, **rules)
     return made
 
 
 def main(folder: Path, count: int) -> None:
     source = load(folder)
     for drafter in DRAFTERS:
-        print(f"drafts by {drafter}:")
-        print(agreement(source, drafted_sets(count, drafter), verbose=True), flush=True)
+        for plans_ahead in (False, True) if drafter in AHEAD else (False,):
+            print(f"drafts by {drafter}, {'two batches' if plans_ahead else 'one batch'} in flight:")
+            print(agreement(source, drafted_sets(count, drafter, plans_ahead), verbose=True), flush=True)
     print("through a pipeline:")
     print(agreement(source, pipeline_sets(count), verbose=True), flush=True)
     for mode in MODES:

@@ -2,7 +2,7 @@
 
 Source: vLLM 0.24.0, vllm/v1/engine/core.py (``step_with_batch_queue``), vllm/v1/core/sched/scheduler.py and
 async_scheduler.py. Shared with the engine under test is the reference's block pool alone, which is a literal one too,
-and the draw of the drafts that are kept. Blocks end with a request's output, as in the engine under test.
+and the draw of the drafts that are kept.
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ class AsyncEngine:
         return min(new, budget)
 
     def slots(self, sequence: Tracked, new: int) -> int:
-        return self.with_lookahead(min(sequence.computed + new, sequence.last - 1))
+        return self.with_lookahead(sequence.computed + new)
 
     def with_lookahead(self, tokens: int) -> int:
         return max(tokens, min(tokens + self.scenario.lookahead, self.scenario.max_model_len))

@@ -66,7 +66,7 @@ void RankState::keep_running(const RequestPtr& request, Tokens tokens, Tokens he
     if (request->is_decided) throw BrokenRule("one iteration", named(*request) + " is in this iteration already");
     check_tokens(*request, tokens, most_tokens(*request));
     const Tokens kv_tokens = request->computed_tokens + tokens;
-    const Tokens held = std::max(held_with(*request, kv_tokens), held_tokens);
+    const Tokens held = std::max(with_lookahead(kv_tokens), held_tokens);
     const std::int64_t missing = missing_blocks(*request, held);
     if (missing || request->computed_tokens < known) {
         check_blocks(*request, missing);
@@ -154,12 +154,6 @@ Tokens RankState::shown_tokens(const Request& request) {
 // Without iterations decided ahead, drafts that have been accepted get their keys with the iteration after.
 Tokens RankState::keyed_tokens(const Request& request) const {
     return limits_.drafts_per_step && !limits_.plans_ahead ? request.reached_tokens : shown_tokens(request);
-}
-
-// Tokens that a request with so many computed ones holds blocks for. Drafts under way may carry it beyond its end, where
-// nothing is kept.
-Tokens RankState::held_with(const Request& request, Tokens kv_tokens) const {
-    return with_lookahead(request.is_running ? std::min(kv_tokens, request.end_tokens - 1) : kv_tokens);
 }
 
 void RankState::take_part(const RequestPtr& request, Tokens tokens) {
@@ -280,7 +274,7 @@ Tokens RankState::most_tokens(const Request& request) const {
 }
 
 std::int64_t RankState::lacking_blocks(const Request& request, Tokens tokens) const {
-    if (request.capacity_tokens) return missing_blocks(request, held_with(request, request.computed_tokens + tokens));
+    if (request.capacity_tokens) return missing_blocks(request, with_lookahead(request.computed_tokens + tokens));
     const CachedPrefix prefix = cached_prefix(request);
     return blocks(with_lookahead(ready_tokens(request, prefix) + tokens)) - prefix.shared_blocks;
 }

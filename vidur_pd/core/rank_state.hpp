@@ -274,7 +274,6 @@ class RankState {
     static void note_ending(Request& request);
     static Tokens shown_tokens(const Request& request);
     Tokens keyed_tokens(const Request& request) const;
-    Tokens held_with(const Request& request, Tokens kv_tokens) const;
     void queue_aside();
     void retire(const std::vector<RequestPtr>& finished);
     std::int64_t missing_after(std::int64_t steps) const;

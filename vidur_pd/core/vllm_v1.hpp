@@ -38,7 +38,7 @@
 // runs. Here the youngest of them gives up its KV and is recomputed.
 //
 // Departure: drafts beyond the end of a request are not made, but with asynchronous scheduling; vLLM computes them and
-// trims what it sampled. No blocks are taken for them.
+// trims what it sampled. With drafts under way a request may have more tokens than the window, for which vLLM clamps.
 //
 // Departure: with pipeline parallelism vLLM preempts requests whose next token is under way; here others go first. One
 // that has lost its KV with chunks under way begins again when they have ended; in vLLM at once.

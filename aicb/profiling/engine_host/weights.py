@@ -2,7 +2,7 @@
 
 vLLM's own (``load_format: dummy``) are within a thousandth, the same for parameters of one shape: in fp8 most are zero,
 and every token goes to the same experts, so that clocks, power and loads of experts are not a model's. Here parameters
-differ, routers have no bias, and embeddings are large beside what attention adds, so that tokens stay different from
+differ, routers have no bias, and embeddings are large against what attention adds, so that tokens stay different from
 each other in deep layers and choose experts as if at random.
 """
 
