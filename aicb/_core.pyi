@@ -277,10 +277,32 @@ class PricedOperators:
 def priced_together(tokens: int, run: int) -> list[int]:
     """Counts that are priced with this one: about ``run`` of those between which groups are interpolated."""
 
+class ShortChunks:
+    """Absorbed attention of chunks of prompts of up to ``most_tokens`` tokens, of all heads."""
+
+    def __init__(
+        self,
+        *,
+        most_tokens: int,
+        reach_tokens: int,
+        is_estimate: bool,
+        start_us: float,
+        pair_us: float,
+        query_us: float,
+        flops_per_pair: float,
+        bytes_per_query: float,
+        bytes_per_key: float,
+        count: int,
+        name: int,
+        stream_bytes_per_s: float,
+        peak_flops: float,
+    ) -> None:
+        """``reach_tokens``: keys of a chunk beyond which its time is an estimate; ``name``: bit of the operator's."""
+
 class PromptKernels:
     """Which kernels run over prompts besides those that are functions of all lengths."""
 
-    def __init__(self, *, expand_latents: bool, are_recurrent: bool) -> None: ...
+    def __init__(self, *, expand_latents: bool, are_recurrent: bool, chunks: ShortChunks | None = None) -> None: ...
 
 class InternTable:
     """InternTable of sets of estimated operators and of lists of collectives."""

@@ -41,7 +41,7 @@ def measurement_of(recording: dict[str, Any], launches: Launches) -> dict[str, A
         "what": f"vLLM {environment['versions']['vllm']} on {', '.join(environment['gpus'])}",
         "gpu": gpu_of_device(environment["gpus"][0]),
         **kept,
-        **({"speculative": recording["speculative"]} if recording.get("speculative") else {}),
+        **{name: recording[name] for name in ("speculative", "draft_config") if recording.get(name)},
         "environment": environment,
         "host": {
             name: round(time, 2)

@@ -70,6 +70,8 @@ def engine(
         stated = {"load_format": "aicb_random", **arguments}
         under_test = EngineUnderTest(folder, tp, dp, ep or dp > 1, stated, drafts)
         known = {"config": configuration, "speculative": _speculative(method, drafts)}
+        if method == "draft_model" and draft_model is not None:
+            known["draft_config"] = _configuration(draft_model, 0)
 
         def keep(found: dict[str, Any]) -> None:
             typer.echo(f"{list(found['phases'])[-1]} is done")

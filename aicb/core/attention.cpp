@@ -111,6 +111,41 @@ void StageAttention::time_within_span(const DecodeKernel& kernel, const std::int
     }
 }
 
+void StageAttention::add_prompts(const std::int64_t* new_tokens, const std::int64_t* kv_tokens, std::size_t count,
+                                 PricedTable& groups, PricedOperators& sum) {
+    if (!others_.chunks) return add_prefills(new_tokens, kv_tokens, count, groups, sum);
+    for (auto* column : {&short_new_, &short_kv_, &long_new_, &long_kv_}) column->clear();
+    for (std::size_t i = 0; i < count; ++i) {
+        const bool is_short = new_tokens[i] <= others_.chunks->most_tokens;
+        (is_short ? short_new_ : long_new_).push_back(new_tokens[i]);
+        (is_short ? short_kv_ : long_kv_).push_back(kv_tokens[i]);
+    }
+    if (!short_new_.empty()) add_chunks(*others_.chunks, groups, sum);
+    if (!long_new_.empty()) add_prefills(long_new_.data(), long_kv_.data(), long_new_.size(), groups, sum);
+}
+
+void StageAttention::add_chunks(const ShortChunks& chunks, PricedTable& groups, PricedOperators& sum) const {
+    double pairs = 0.0, queries = 0.0, keys = 0.0;
+    std::int64_t most_keys = 0;
+    for (std::size_t i = 0; i < short_new_.size(); ++i) {
+        const auto own = static_cast<double>(short_new_[i]), all = static_cast<double>(short_kv_[i]);
+        pairs += own * (all - own) + own * (own + 1.0) / 2.0;
+        queries += own;
+        keys += all;
+        most_keys = std::max(most_keys, short_kv_[i]);
+    }
+    const KernelLoad& load = chunks.load;
+    const double time_us = chunks.start_us + chunks.pair_us * pairs + chunks.query_us * queries;
+    const double moved_bytes = chunks.bytes_per_query * queries + chunks.bytes_per_key * keys;
+    const double clocked = clocked_share(time_us, moved_bytes / load.stream_bytes_per_s * 1e6);
+    const double tensor_us = chunks.flops_per_pair * pairs / load.peak_flops * 1e6;
+    const auto executions = static_cast<double>(load.count);
+    const bool is_estimate = chunks.is_estimate || most_keys > chunks.reach_tokens;
+    add_attention(sum, to_ps(time_us * executions), to_ps(clocked * time_us * executions),
+                  to_ps(tensor_us * executions), is_estimate ? load.name : 0);
+    sum += groups.between(OperatorGroup::kOtherDecodeKernels, static_cast<std::int64_t>(queries));
+}
+
 void StageAttention::add_prefills(const std::int64_t* new_tokens, const std::int64_t* kv_tokens, std::size_t count,
                                   PricedTable& groups, PricedOperators& sum) {
     for (const PrefillKernel& kernel : prefills_) {

@@ -77,10 +77,22 @@ struct DecodeSize {
     std::int64_t requests, queries;
 };
 
+// Absorbed attention of chunks of prompts of up to `most_tokens` tokens: a start, and times of each pair of a query and
+// a key and of each query, of all heads.
+struct ShortChunks {
+    std::int64_t most_tokens;
+    std::int64_t reach_tokens;  // keys of a chunk beyond which its time is an estimate
+    bool is_estimate;           // always
+    double start_us, pair_us, query_us;
+    double flops_per_pair, bytes_per_query, bytes_per_key;
+    KernelLoad load;
+};
+
 // Which kernels run over prompts besides those that are functions of all lengths.
 struct PromptKernels {
     bool expand_latents;
     bool are_recurrent;  // linear attention
+    std::optional<ShortChunks> chunks = std::nullopt;
 };
 
 class StageAttention {
@@ -93,16 +105,20 @@ class StageAttention {
     // Adds the kernels that read the cache in `loads.total_ps.size()` steps to `loads`, and those of the first to
     // `first`.
     void add_decodes(const std::int64_t* kv_tokens, const DecodeSize& size, StepLoads& loads, PricedOperators& first);
-    // Adds prefills with the other kernels over prompts.
-    void add_prefills(const std::int64_t* new_tokens, const std::int64_t* kv_tokens, std::size_t count,
-                      PricedTable& groups, PricedOperators& sum);
+    // Adds prefills with the other kernels over prompts; short chunks apart, if they are absorbed.
+    void add_prompts(const std::int64_t* new_tokens, const std::int64_t* kv_tokens, std::size_t count,
+                     PricedTable& groups, PricedOperators& sum);
 
     std::vector<DecodeSize> missing_sizes;
 
   private:
+    void add_prefills(const std::int64_t* new_tokens, const std::int64_t* kv_tokens, std::size_t count,
+                      PricedTable& groups, PricedOperators& sum);
+
     const std::vector<DecodeKernel>* kernels_of(const DecodeSize& size);
     void time_over_all(const DecodeKernel& kernel, const std::int64_t* kv_tokens, std::size_t count);
     void time_within_span(const DecodeKernel& kernel, const std::int64_t* kv_tokens, std::size_t count);
+    void add_chunks(const ShortChunks& chunks, PricedTable& groups, PricedOperators& sum) const;
     void add_expansions(const std::int64_t* new_tokens, const std::int64_t* kv_tokens, std::size_t count,
                         PricedTable& groups, PricedOperators& sum) const;
 
@@ -111,6 +127,7 @@ class StageAttention {
     FlatMap<std::vector<DecodeKernel>> sizes_;
     TimedKernel timed_;
     PromptRequests within_span_;
+    std::vector<std::int64_t> short_new_, short_kv_, long_new_, long_kv_;  // [chunks] of the prompts at hand
 };
 
 }  // namespace aicb

@@ -355,8 +355,29 @@ void bind_ping_pong(py::module_& module) {
 }
 
 void bind_rules(py::module_& module) {
+    py::class_<ShortChunks>(module, "ShortChunks")
+        .def(py::init([](std::int64_t most_tokens, std::int64_t reach_tokens, bool is_estimate, double start_us,
+                         double pair_us, double query_us, double flops_per_pair, double bytes_per_query,
+                         double bytes_per_key, std::int64_t count, std::uint64_t name, double stream_bytes_per_s,
+                         double peak_flops) {
+                 return ShortChunks{most_tokens,
+                                    reach_tokens,
+                                    is_estimate,
+                                    start_us,
+                                    pair_us,
+                                    query_us,
+                                    flops_per_pair,
+                                    bytes_per_query,
+                                    bytes_per_key,
+                                    {count, name, stream_bytes_per_s, peak_flops}};
+             }),
+             py::kw_only(), py::arg("most_tokens"), py::arg("reach_tokens"), py::arg("is_estimate"),
+             py::arg("start_us"), py::arg("pair_us"), py::arg("query_us"), py::arg("flops_per_pair"),
+             py::arg("bytes_per_query"), py::arg("bytes_per_key"), py::arg("count"), py::arg("name"),
+             py::arg("stream_bytes_per_s"), py::arg("peak_flops"));
     py::class_<PromptKernels>(module, "PromptKernels")
-        .def(py::init<bool, bool>(), py::kw_only(), py::arg("expand_latents"), py::arg("are_recurrent"));
+        .def(py::init<bool, bool, std::optional<ShortChunks>>(), py::kw_only(), py::arg("expand_latents"),
+             py::arg("are_recurrent"), py::arg("chunks") = py::none());
     py::class_<ClockLaw>(module, "ClockLaw")
         .def(py::init<double, double, double, double, double>(), py::kw_only(), py::arg("reference_mhz"),
              py::arg("light_mhz"), py::arg("heavy_mhz"), py::arg("light_share"), py::arg("heavy_share"))

@@ -170,8 +170,8 @@ void StagePricing::price_rank(std::size_t number, const Padding& padding, std::i
     const Rank& rank = ranks_[number];
     first_ = token_group(padding, rank.tokens);
     if (rank.prefills > 0) {
-        attention.add_prefills(&prefill_new_[rank.prefills_begin], &prefill_kv_[rank.prefills_begin], rank.prefills,
-                               groups, first_);
+        attention.add_prompts(&prefill_new_[rank.prefills_begin], &prefill_kv_[rank.prefills_begin], rank.prefills,
+                              groups, first_);
     }
     // With prefills no full graph is replayed, whose padding kernels would compute.
     if (rank.decodes > 0) {

@@ -20,6 +20,7 @@ from aicb.iteration.pricing import PricedOperators, Pricing, price_operators
 from aicb.kernels.core_times import kv_cost
 from aicb.kernels.fitting.estimate import DecodeTimes, VolumeTimes
 from aicb.kernels.kernel import CacheKernel, Kernel
+from aicb.kernels.mla_chunks import MOST_TOKENS, REACH_TOKENS, Fa3MlaChunks
 from aicb.kernels.prefill_attention import PrefillAttention
 from aicb.measurements.clock import STREAMED_SHARE
 from aicb.model.architecture import Attention, GatedDeltaNet, LatentAttention, Model, stage_range
@@ -116,12 +117,41 @@ class AttentionPricing:
         is_known = all(kernel.core_role is not None for kernel in kernels if kernel.depends_on_lengths())
         return is_known and isinstance(self._pricing.estimator, CoreEstimator)
 
-    def prompt_kernels(self, stage: int) -> _core.PromptKernels:
-        """Choice of the kernels that run over prompts besides attention itself."""
+    def prompt_kernels(self, stage: int, bit: Callable[[str], int]) -> _core.PromptKernels:
+        """Kernels that run over prompts besides attention itself, and what is instead of it for short ones."""
         kinds = self._attentions(stage)
+        short = (each for each in self._operators(Batch.prefill([1]), stage) if isinstance(each.kernel, Fa3MlaChunks))
+        chunks = next(short, None)
         return _core.PromptKernels(
             expand_latents=any(isinstance(kind, LatentAttention) for kind in kinds),
             are_recurrent=any(isinstance(kind, GatedDeltaNet) for kind in kinds),
+            chunks=None if chunks is None else self._short_chunks(chunks, bit(chunks.name)),
+        )
+
+    def _short_chunks(self, operator: Operator, name: int) -> _core.ShortChunks:
+        """A line through three chunks, of which one has a past: times are linear in pairs and queries."""
+        kernel, gpu = operator.kernel, self._pricing.gpu
+        assert isinstance(kernel, Fa3MlaChunks)
+        few, most, past = kernel, kernel.over(MOST_TOKENS, MOST_TOKENS), kernel.over(MOST_TOKENS, 2 * MOST_TOKENS)
+        times = [self._pricing.estimator.price(each) for each in (few, most, past)]
+        pair_us = (times[2].time_us - times[1].time_us) / (past.pairs - most.pairs)
+        query_us = (times[1].time_us - times[0].time_us - pair_us * (most.pairs - few.pairs)) / (MOST_TOKENS - 1)
+        costs = [each.cost(self._pricing.precision) for each in (few, most, past)]
+        bytes_per_key = (costs[2].moved_bytes - costs[1].moved_bytes) / MOST_TOKENS
+        return _core.ShortChunks(
+            most_tokens=MOST_TOKENS,
+            reach_tokens=REACH_TOKENS,
+            is_estimate=times[1].is_estimate,
+            start_us=times[0].time_us - pair_us - query_us,
+            pair_us=pair_us,
+            query_us=query_us,
+            flops_per_pair=costs[0].flops / few.pairs,
+            bytes_per_query=costs[0].moved_bytes - bytes_per_key,
+            bytes_per_key=bytes_per_key,
+            count=operator.count,
+            name=name,
+            stream_bytes_per_s=STREAMED_SHARE * gpu.hbm_bytes_per_s,
+            peak_flops=gpu.peak_flops["bf16"],
         )
 
     def _attentions(self, stage: int) -> list[Attention]:
@@ -141,7 +171,7 @@ class AttentionPricing:
                 peak_flops=gpu.peak_flops[operator.kernel.dtype],
                 span=operator.kernel.span.in_core if operator.kernel.span else None,
             )
-            for operator in self._operators(Batch.prefill([1]), stage)
+            for operator in self._operators(Batch.prefill([MOST_TOKENS + 1]), stage)
             if isinstance(operator.kernel, PrefillAttention)
         ]
 
@@ -156,7 +186,8 @@ class AttentionPricing:
         else:
             assert kind == OperatorGroup.RECURRENT_PROMPTS, kind
             listed = self._operators(Batch.prefill([max(tokens - requests + 1, 1)] + [1] * (requests - 1)), stage)
-        return [operator for operator in listed if not isinstance(operator.kernel, CacheKernel | PrefillAttention)]
+        of_lengths = CacheKernel | PrefillAttention | Fa3MlaChunks
+        return [operator for operator in listed if not isinstance(operator.kernel, of_lengths)]
 
     def decode_kernels(self, requests: int, queries: int, stage: int) -> list[DecodeKernel]:
         """Kernels that read the cache of so many decodes with so many queries each.
@@ -207,8 +238,8 @@ class AttentionPricing:
         return DecodeKernel(operator.name, operator.count, times, slower, cost, one_query.span)
 
 
-_ONE_OF_EACH = Batch(np.array([2, 1]), np.array([2, 2]), logit_rows=2)
-"""A prefill and a decode, whose lengths do not matter."""
+_ONE_OF_EACH = Batch(np.array([MOST_TOKENS + 1, 2, 1]), np.array([MOST_TOKENS + 1, 2, 2]), logit_rows=3)
+"""A prefill, one that is short, and a decode, whose lengths do not matter besides."""
 
 
 def _decodes(requests: int) -> Batch:

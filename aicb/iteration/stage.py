@@ -131,7 +131,7 @@ class StagePricer:
         """What C++ has been given."""
         self._asked: Counter[tuple[OperatorGroup, int]] = Counter()
         """How often groups of a line were missing."""
-        self._arguments = (rules, prefills, attention.prompt_kernels(stage), names.interned)
+        self._arguments = (rules, prefills, attention.prompt_kernels(stage, names.bit), names.interned)
         self.pricing = _core.StagePricing(*self._arguments)
 
     def price(

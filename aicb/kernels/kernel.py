@@ -27,7 +27,7 @@ from aicb.model.precision import GemmDtype, KvDtype, Precision
 from boundary.errors import InputError
 
 Shape = tuple[float, ...]
-CoreRole = Literal["prefill", "decode"]
+CoreRole = Literal["prefill", "chunk", "decode"]
 
 
 class KernelCost(NamedTuple):

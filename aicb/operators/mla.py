@@ -2,8 +2,9 @@
 
 A decode attends to the latents themselves, with W_UK folded into the query and W_UV applied to the result
 (arXiv 2405.04434, section 2.1.2). A prefill expands latents to keys and values, of its new tokens and again of its
-cached past, and runs multi-head attention over them; the past part is merged by log-sum-exp. With an indexer attention
-is sparse and absorbed throughout (``layers/sparse_mla.py``).
+cached past, and runs multi-head attention over them; the past part is merged by log-sum-exp. With FlashAttention-3
+short chunks are absorbed as decodes are (`most_absorbed`). With an indexer attention is sparse and absorbed throughout
+(``layers/sparse_mla.py``).
 
 An fp8 cache of dense attention is e4m3 with one scale: decodes multiply fp8 queries with it, prefills expand it to
 bf16.
@@ -16,11 +17,12 @@ from typing import Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
+from aicb.kernels.mla_chunks import MOST_TOKENS, Fa3MlaChunks
 from aicb.kernels.mla_decode import Fa3MlaDecode, MlaDecode
 from aicb.kernels.prefill_attention import PrefillAttention
 from aicb.model.architecture import LatentAttention
 from aicb.model.partition import split
-from aicb.model.precision import ELEMENT_BYTES
+from aicb.model.precision import ELEMENT_BYTES, Precision
 from aicb.operators import sparse_mla
 from aicb.operators.batch import Batch
 from aicb.operators.build import (
@@ -101,16 +103,39 @@ def token_operators(
 def attention_operators(
     mla: LatentAttention, shape: RankShape, batch: Batch, kernel: MlaKernel = "flash_mla"
 ) -> list[Operator]:
-    """The decodes of the batch absorbed, its prefills expanded; all absorbed where attention is sparse."""
+    """The decodes of the batch absorbed, its prefills expanded, or absorbed where they are short for FlashAttention-3;
+    all absorbed where attention is sparse."""
     if mla.indexer is not None:
         return sparse_mla.attention_operators(mla, mla.indexer, shape, batch)
     is_decode = batch.is_decode
+    is_short = ~is_decode & (batch.new_tokens <= most_absorbed(kernel, shape.precision))
+    is_long = ~is_decode & ~is_short
     listed = []
     if is_decode.any():
         listed += _absorbed(mla, shape, batch.kv_tokens[is_decode], kernel)
-    if not is_decode.all():
-        listed += _expanded(mla, shape, batch.new_tokens[~is_decode], batch.kv_tokens[~is_decode])
+    if is_short.any():
+        listed += _absorbed_chunks(mla, shape, batch.new_tokens[is_short], batch.kv_tokens[is_short])
+    if is_long.any():
+        listed += _expanded(mla, shape, batch.new_tokens[is_long], batch.kv_tokens[is_long])
     return listed
+
+
+def most_absorbed(kernel: MlaKernel, precision: Precision) -> int:
+    """Tokens of the longest chunk of a prompt that is absorbed; 0: all are expanded. FlashMLA takes chunks of up to 128
+    if they are equally long (``mla/flashmla.py``), which is not priced."""
+    return MOST_TOKENS if kernel == "fa3" and precision.kv == "bf16" else 0
+
+
+def _absorbed_chunks(
+    mla: LatentAttention, shape: RankShape, new: NDArray[np.int64], kv: NDArray[np.int64]
+) -> list[Operator]:
+    heads, tokens = split(mla.heads, shape.tp, "attention heads"), int(new.sum())
+    attention = Fa3MlaChunks(new, kv, heads, mla.kv_elements, mla.kv_lora_rank)
+    return [
+        batched_gemm("q_absorb", heads, (tokens, mla.kv_lora_rank, mla.qk_nope_head_dim), shape.count),
+        attention_kernel("chunk_attention", attention, shape),
+        batched_gemm("o_unabsorb", heads, (tokens, mla.v_head_dim, mla.kv_lora_rank), shape.count),
+    ]
 
 
 def _absorbed(mla: LatentAttention, shape: RankShape, kv: NDArray[np.int64], kernel: MlaKernel) -> list[Operator]:

@@ -4,25 +4,14 @@ from __future__ import annotations
 
 import gzip
 import json
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from vidur_pd.commands.validation.engine import Comparison
+
+__all__ = ["FOLDER", "Comparison", "read_measurement"]
+
 FOLDER = Path(__file__).resolve().parents[1] / "data" / "engine"
-
-
-@dataclass(frozen=True, slots=True)
-class Comparison:
-    """One figure."""
-
-    name: str
-    measured_ms: float
-    simulated_ms: float
-
-    @property
-    def error(self) -> float:
-        """Relative; positive where the simulation is slower."""
-        return self.simulated_ms / self.measured_ms - 1.0
 
 
 def read_measurement(name: str) -> dict[str, Any]:

@@ -9,15 +9,10 @@ engine's profile and the name of the host, ``xeon-vm-16``, whose launches were m
 
 from __future__ import annotations
 
-import json
 import sys
-import tempfile
-from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-import yaml
 
 from aicb.iteration.host import load_host
 from aicb.iteration.model import IterationModel
@@ -29,11 +24,10 @@ from aicb.model.precision import Precision
 from aicb.operators.batch import Batch
 from tests.validation.engine_figures import Comparison, read_measurement
 from tests.validation.iteration_vs_engine import MAX_REQUESTS, first_token_ms
-from vidur_pd.metrics.requests import seconds
-from vidur_pd.simulation.api import prepare
+from vidur_pd.commands.validation.engine import compare_load
+from vidur_pd.commands.validation.measured_engine import parse_engine
 
 MODEL, HOST = "qwen3-30b-a3b", "xeon-vm-16"
-BLOCK_TOKENS = 16
 
 
 def measurement() -> dict[str, Any]:
@@ -67,63 +61,7 @@ def compare_iterations() -> list[Comparison]:
 
 def compare_serving(run: str) -> list[Comparison]:
     """Means and P90 of a serving run: ``serve_prefix`` or ``serve_long``."""
-    found = measurement()
-    requests = found[run]
-    with tempfile.TemporaryDirectory() as folder:
-        trace, configuration = Path(folder) / "trace.jsonl", Path(folder) / "config.yaml"
-        trace.write_text("".join(json.dumps(row) + "\n" for row in trace_of(requests)), encoding="utf-8")
-        configuration.write_text(yaml.safe_dump(_configuration(trace, found["kv_blocks"][0])), encoding="utf-8")
-        table = prepare(configuration).run().table
-    simulated = {"ttft": table.ttft_ps, "tpot": table.tpot_ps, "e2e": table.e2e_ps}
-    comparisons = []
-    for metric, times_ps in simulated.items():
-        measured_s, simulated_s = np.array([request[metric] for request in requests]), seconds(times_ps)
-        for name, pick in (("mean", np.mean), ("P90", lambda times: np.percentile(times, 90))):
-            comparisons.append(
-                Comparison(f"{run} {metric} {name}", float(pick(measured_s)) * 1e3, float(pick(simulated_s)) * 1e3)
-            )
-    return comparisons
-
-
-def trace_of(requests: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Rows with the blocks of each prompt: those of its prefix, which it shares, and its own."""
-    prefixes: dict[int, list[int]] = {}
-    rows, blocks = [], 0
-    for request in requests:
-        shared: list[int] = []
-        if "prefix" in request:
-            whole = request["n_prefix"] // BLOCK_TOKENS
-            if request["prefix"] not in prefixes:
-                prefixes[request["prefix"]] = list(range(blocks, blocks + whole))
-                blocks += whole
-            shared = prefixes[request["prefix"]]
-        own = -(-request["n_in"] // BLOCK_TOKENS) - len(shared)
-        rows.append(
-            {
-                "timestamp": request["arrival"] * 1e3,
-                "input_length": request["n_in"],
-                "output_length": request["n_out"],
-                "hash_ids": [*shared, *range(blocks, blocks + own)],
-            }
-        )
-        blocks += own
-    return rows
-
-
-def _configuration(trace: Path, kv_blocks: int) -> dict[str, Any]:
-    return {
-        "model": MODEL,
-        "hardware": "h200",
-        "workload": {"kind": "trace", "path": str(trace), "hash_block_tokens": BLOCK_TOKENS},
-        "cluster": {"topology": {"kind": "single_switch"}, "pools": [{"name": "server", "role": "mixed"}]},
-        "engine": {
-            "framework": "vllm",
-            "host": HOST,
-            "max_batched_tokens": 8192,
-            "max_seqs": MAX_REQUESTS,
-            "num_kv_blocks": kv_blocks,
-        },
-    }
+    return compare_load(parse_engine({**measurement(), "gpu": "h200"}, MODEL), run, HOST)
 
 
 def main() -> int:

@@ -21,27 +21,20 @@ Prompts of fp8 models are compared ``as routed``, too: with the experts that the
 
 from __future__ import annotations
 
-import json
 import sys
-import tempfile
-from collections.abc import Sequence
-from pathlib import Path
+from functools import cache
 from typing import Any
 
-import numpy as np
-import yaml
-
-from aicb.iteration.host import MEDIAN_HOST, OF_WORKERS, HostModel, slowest_of
+from aicb.iteration.host import MEDIAN_HOST, HostModel, slowest_of
 from aicb.iteration.model import IterationModel
 from aicb.measurements.gpu import get_gpu
 from aicb.model.architecture import Model
-from aicb.model.catalog import load_model
 from aicb.model.partition import Partition
 from aicb.model.precision import Precision
 from tests.validation.engine_figures import Comparison, read_measurement
-from tests.validation.held_out_vs_engine import trace_of
-from vidur_pd.metrics.requests import seconds
-from vidur_pd.simulation.api import prepare
+from vidur_pd.commands.validation import engine
+from vidur_pd.commands.validation.engine import OWN, THEN
+from vidur_pd.commands.validation.measured_engine import Launch, Launches, MeasuredEngine, parse_engine
 
 SERVERS = ("tp2-qwen3-30b-a3b", "tp2-qwen3-8b", "dp2-ep2-qwen3-30b-a3b")
 """Partition and model of each measurement, as in its name."""
@@ -90,146 +83,51 @@ Decodes of several requests reach as many as if tokens were independent."""
 IN_PHASES = (*ON_H200, *WITH_FLASHINFER, *THREE_MORE, TENSOR_PARALLEL_MLA)
 HOST = "xeon-vm-32-h100"
 """Of one worker on a machine of the same kind, stamped inside."""
-OWN = "own"
-"""Of the engine that is compared with."""
-THEN = "then"
-"""The same, as fast as the engine launched in the median of the phase that is compared."""
 RUNS = ("serve_prefix", "serve_burst")
 LATER_RUNS = ("serve_2.0", "serve_6.0")
 H200_RUNS = (*LATER_RUNS, "serve_12.0")
 LONG_RUN = "serve_long"
 """Prompts of 12,000 to 18,000 tokens."""
-BLOCK_TOKENS = 16
-"""Of models without delta rules, which have blocks of 544 tokens."""
-APART_S = 20.0
-"""Between prompts that are to be alone."""
-BETWEEN_WORKERS = ("hand_over_us", "agree_us", "logits_us")
-COMPARED_STEPS = 40
-TOGETHER_OUTPUTS, TOGETHER_STEPS = 40, 12
-"""Tokens of a request of decodes that were submitted together, and the last of them that were measured."""
 
 
 def measurement(server: str) -> dict[str, Any]:
     return read_measurement(f"vllm-{'' if server in IN_PHASES else 'h100-'}{server}")
 
 
+@cache
+def engine_of(server: str) -> MeasuredEngine:
+    """The same, checked; with launches of a phase where the file has stamps of them instead."""
+    if server not in LATER:
+        return _read(server)
+    phases = [each["during"] for each in measurement(server)["during"]]
+    launches = {phase: Launches(eager=Launch(median_us=launch_us(server, phase))) for phase in phases}
+    return _read(server).model_copy(update={"launches": launches})
+
+
+@cache
+def _read(server: str) -> MeasuredEngine:
+    """Early files do not name their GPU."""
+    return parse_engine({**measurement(server), "gpu": "h200" if server in IN_PHASES else "h100"}, server)
+
+
 def compare_prompts(server: str, host: str | None = None, expert_load: str | None = None) -> list[Comparison]:
     """Medians of first tokens of prompts alone."""
-    found = measurement(server)["prefill"]
-    requests = [{"arrival": APART_S * index, "n_in": tokens, "n_out": 2} for index, (tokens, _) in enumerate(found)]
-    ttft_ms = seconds(simulate(server, requests, host, "prefill", expert_load).ttft_ps) * 1e3
-    return [
-        Comparison(f"prefill of {tokens}", float(np.median(times)) * 1e3, float(simulated))
-        for (tokens, times), simulated in zip(found, ttft_ms, strict=True)
-    ]
+    return engine.compare_prompts(engine_of(server), host, expert_load)
 
 
 def compare_decodes(server: str, host: str | None = None) -> list[Comparison]:
-    """Steps in which all requests decode: medians measured, the mean of the last 40 before the first request ends."""
-    found, rows = measurement(server), []
-    steps = COMPARED_STEPS if "steady" in found else TOGETHER_STEPS
-    for row in found["steady" if "steady" in found else "decode"]:
-        ends_s, last = [], row.get("n_out", TOGETHER_OUTPUTS)
-        for outputs in (last - steps, last):
-            requests = [{"arrival": 0.0, "n_in": row["L"], "n_out": outputs} for _ in range(row["B"])]
-            ends_s.append(float(seconds(simulate(server, requests, host, "decode").e2e_ps).min()))
-        step_ms = (ends_s[1] - ends_s[0]) / steps * 1e3
-        rows.append(Comparison(f"decode of {row['B']} x {row['L']}", row["itl_p50"] * 1e3, step_ms))
-    return rows
+    """Steps in which all requests decode."""
+    return engine.compare_decodes(engine_of(server), host)
 
 
 def compare_serving(server: str, run: str, host: str | None = None) -> list[Comparison]:
     """Means and P90 of a serving run."""
-    requests = measurement(server)[run]
-    table = simulate(server, requests, host, run)
-    comparisons = []
-    for metric, times_ps in {"ttft": table.ttft_ps, "tpot": table.tpot_ps, "e2e": table.e2e_ps}.items():
-        measured_s, simulated_s = np.array([request[metric] for request in requests]), seconds(times_ps)
-        for name, pick in (("mean", np.mean), ("P90", lambda times: np.percentile(times, 90))):
-            figures = float(pick(measured_s)) * 1e3, float(pick(simulated_s)) * 1e3
-            comparisons.append(Comparison(f"{run} {metric} {name}", *figures))
-    return comparisons
-
-
-def own_host(server: str, phase: str = "") -> dict[str, float]:
-    """Times of the engine's host, at the speed of a phase if one is named."""
-    found = measurement(server)
-    times: dict[str, float] = found["host"]
-    if not phase:
-        return times
-    slower = launch_us(server, phase) / times["eager_launch_us"]
-    then = {name: time * slower if name in (*OF_WORKERS, *BETWEEN_WORKERS) else time for name, time in times.items()}
-    pieces = found.get("launches", {}).get(phase, {}).get("piecewise")
-    return {**then, "piece_launch_us": pieces["median_us"]} if pieces else then
-
-
-def simulate(
-    server: str,
-    requests: Sequence[dict[str, Any]],
-    host: str | None = None,
-    phase: str = "",
-    expert_load: str | None = None,
-) -> Any:
-    """The table of requests, in their order; by default on the default host."""
-    with tempfile.TemporaryDirectory() as folder:
-        trace, configuration = Path(folder) / "trace.jsonl", Path(folder) / "config.yaml"
-        trace.write_text("".join(json.dumps(row) + "\n" for row in trace_of(requests)), encoding="utf-8")
-        configured = _configuration(server, trace)
-        if host in (OWN, THEN):
-            times = own_host(server, phase if host == THEN else "")
-            own = Path(folder) / "host.yaml"
-            own.write_text(yaml.safe_dump({"source": server, **times}), encoding="utf-8")
-            host = str(own)
-        configured["engine"] |= {"host": host} if host else {}
-        configured["engine"] |= {"expert_load": expert_load} if expert_load else {}
-        if "config" in measurement(server):
-            model = Path(folder) / "config.json"
-            model.write_text(json.dumps(measurement(server)["config"]), encoding="utf-8")
-            configured["model"] = str(model)
-        configuration.write_text(yaml.safe_dump(configured), encoding="utf-8")
-        return prepare(configuration).run().table
-
-
-def _configuration(server: str, trace: Path) -> dict[str, Any]:
-    found = measurement(server)
-    blocks, block_tokens = found["kv_blocks"]
-    return {
-        "model": found["args"]["model"],
-        "hardware": "h200" if server in IN_PHASES else "h100",
-        "workload": {"kind": "trace", "path": str(trace), "hash_block_tokens": 16},
-        "cluster": {
-            "topology": {"kind": "rail_optimized", "gpus_per_node": 2},
-            "pools": [{"name": "server", "role": "mixed", **_partition(found["args"])}],
-        },
-        "engine": {
-            "framework": "vllm",
-            "max_batched_tokens": 8192,
-            "max_seqs": 256,
-            "prefix_caching": found["args"]["enable_prefix_caching"],
-            "num_kv_blocks": blocks if block_tokens == BLOCK_TOKENS else None,
-            "norm_kernel": "flashinfer" if _has_flashinfer_reduce(found) else "apart",
-        },
-        "network": {"collectives": found["collectives"]},
-    }
-
-
-def _has_flashinfer_reduce(found: dict[str, Any]) -> bool:
-    """Whether the engine's log says that FlashInfer's all-reduce was made ready."""
-    return any("Initialized FlashInfer Allreduce" in line for line in found.get("log", ()))
-
-
-def _partition(arguments: dict[str, Any]) -> dict[str, int]:
-    """Degrees of a pool; vLLM spreads experts over all ranks, or over none."""
-    tp, dp = arguments["tensor_parallel_size"], arguments.get("data_parallel_size", 1)
-    return {"tp": tp, "dp": dp, "ep": tp * dp if arguments.get("enable_expert_parallel") else 1}
+    return engine.compare_load(engine_of(server), run, host)
 
 
 def model_of(server: str) -> Model:
     """The model that an engine ran."""
-    with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder) / "config.json"
-        file.write_text(json.dumps(measurement(server)["config"]), encoding="utf-8")
-        return load_model(str(file))
+    return _read(server).model
 
 
 def compare(server: str, host: str | None = None) -> list[Comparison]:

@@ -16,6 +16,7 @@ from boundary.errors import InputError
 if TYPE_CHECKING:
     from aicb.estimators.accuracy.held_out import Errors
     from aicb.estimators.accuracy.transferred import TransferErrors
+    from vidur_pd.commands.validation.measured_engine import MeasuredEngine
 
 Row = dict[str, Any]
 
@@ -26,6 +27,7 @@ class Section(StrEnum):
     COMPUTE = "compute"
     COUPLING = "coupling"
     SERVING = "serving"
+    ENGINE = "engine"
 
 
 class TimingName(StrEnum):
@@ -43,16 +45,22 @@ def validate(
     cases: Annotated[str, typer.Option(help="Only these cases, separated by commas (coupling).")] = "",
     published: Annotated[Path | None, typer.Option(help="Folder of aiconfigurator's tables NAME.csv.gz.")] = None,
     measurements: Annotated[Path | None, typer.Option(help="Folder of serving runs vllm-MODEL-tp1.json.gz.")] = None,
+    engine: Annotated[
+        list[Path] | None, typer.Option(help="File of `aicb profile engine`, compared alone. Repeatable.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print all rows as JSON, and nothing else.")] = False,
 ) -> None:
     """Compare estimates with held-out measurements, couplings with the exact one, and serving runs with an engine.
 
     Takes some minutes. What needs data that is not shipped is skipped with a line that says what is missing. Errors
-    are relative, in percent in tables and as fractions in JSON.
+    are relative, in percent in tables and as fractions in JSON. With --engine, only recordings of engines of your own
+    are compared with their simulation, if --only asks for no more: on the host that was recorded (own), on the same as
+    fast as it was in each phase (then), and on the default one.
     """
     tables: dict[str, list[Row]] = {}
     skipped: dict[str, str] = {}
-    for section in only or list(Section):
+    engines = _engines(engine or [])
+    for section in only or ([Section.ENGINE] if engines else list(Section)):
         match section:
             case Section.COMPUTE:
                 parts = _compute(timing.value, kernels, published, skipped)
@@ -60,6 +68,8 @@ def validate(
                 parts = {"coupling": _coupling(cases)}
             case Section.SERVING:
                 parts = _serving(measurements, skipped)
+            case Section.ENGINE:
+                parts = _of_engines(engines, skipped)
         for title, rows in parts.items():
             tables[title] = list(rows)
             if not as_json:
@@ -131,6 +141,33 @@ def _serving(folder: Path | None, skipped: dict[str, str]) -> dict[str, Iterable
     }
 
 
+def _engines(files: list[Path]) -> list[MeasuredEngine]:
+    """Recorded engines, each of which can be simulated."""
+    if not files:
+        return []
+    from vidur_pd.commands.validation.engine import check_simulable
+    from vidur_pd.commands.validation.measured_engine import read_engine
+
+    engines = [read_engine(file) for file in dict.fromkeys(files)]
+    for each in engines:
+        check_simulable(each)
+    return engines
+
+
+def _of_engines(engines: list[MeasuredEngine], skipped: dict[str, str]) -> dict[str, Iterable[Row]]:
+    from vidur_pd.commands.validation.engine import compare_hosts, drafted_tokens, mean_errors
+
+    if not engines:
+        skipped["engine"] = "found no --engine, expected a file of aicb profile engine"
+    parts: dict[str, Iterable[Row]] = {}
+    for each in engines:
+        title, rows = f"engine {each.where}", list(compare_hosts(each))
+        parts |= {title: rows, f"{title}, means of absolute errors": mean_errors(rows)}
+        if drafts := list(drafted_tokens(each)):
+            parts[f"{title}, tokens of a step"] = drafts
+    return parts
+
+
 def _print(title: str, rows: list[Row]) -> None:
     from rich.console import Console
     from rich.table import Table
@@ -149,6 +186,12 @@ def _cell(name: str, value: object) -> str:
         return "–"
     if name == "ratio":
         return f"{value:.2f}"
-    if isinstance(value, float):
-        return f"{value:.4f}" if name.endswith("_s") else f"{100 * value:.1f} %"
-    return str(value)
+    if not isinstance(value, float):
+        return str(value)
+    match name.rpartition("_")[2]:
+        case "s":
+            return f"{value:.4f}"
+        case "ms" | "tokens":
+            return f"{value:.2f}"
+        case _:
+            return f"{100 * value:.1f} %"

@@ -85,7 +85,8 @@ def test_a_measurement_has_what_the_engine_did(model: Path) -> None:
     assert host["launch_us"] == pytest.approx(0.4 * DECODE_S * 1e6)
     assert host["sample_us"] == pytest.approx(0.2 * DECODE_S * 1e6)
     assert host["prepare_us"] == pytest.approx(0.25 * DECODE_S * 1e6, abs=1.0)
-    assert found["launches"]["loads_before"]["eager"]["median_us"] == pytest.approx(host["eager_launch_us"], abs=5)
+    launches = found["launches"]["loads_before"]["eager"]  # launching takes longer with more tokens here
+    assert launches["p10_us"] <= host["eager_launch_us"] <= launches["p90_us"]
 
 
 def test_drafts_that_are_all_kept_give_two_tokens_a_step(model: Path) -> None:
