@@ -2,7 +2,7 @@
 
 A decode attends to the latents themselves, with W_UK folded into the query and W_UV applied to the result
 (arXiv 2405.04434, section 2.1.2). A prefill expands latents to keys and values, of its new tokens and again of its
-cached past, and runs multi-head attention over them; the past part is merged by log-sum-exp. With FlashAttention-3
+cached past, and runs multi-head attention over them; the past part is merged by log-sum-exp. By vLLM's FlashAttention-3
 short chunks are absorbed as decodes are (`most_absorbed`). With an indexer attention is sparse and absorbed throughout
 (``layers/sparse_mla.py``).
 
@@ -38,9 +38,10 @@ from aicb.operators.build import (
 from aicb.operators.operator import Operator, Phase
 from boundary.errors import InputError
 
-MlaKernel = Literal["flash_mla", "fa3"]
-"""Of absorbed decodes: FlashMLA, or FlashAttention-3. The latter reads bf16 caches only (vLLM 0.24.0,
-``mla/flashattn_mla.py``, ``supported_kv_cache_dtypes``); FlashMLA reads the others."""
+MlaKernel = Literal["flash_mla", "fa3", "fa3_chunks"]
+"""Of absorbed decodes: FlashMLA, or FlashAttention-3, which vLLM takes for short chunks of prompts, too (``fa3_chunks``).
+The latter reads bf16 caches only (vLLM 0.24.0, ``mla/flashattn_mla.py``, ``supported_kv_cache_dtypes``); FlashMLA reads
+the others."""
 
 
 RopeKernel = Literal["in_place", "compiled"]
@@ -103,8 +104,8 @@ def token_operators(
 def attention_operators(
     mla: LatentAttention, shape: RankShape, batch: Batch, kernel: MlaKernel = "flash_mla"
 ) -> list[Operator]:
-    """The decodes of the batch absorbed, its prefills expanded, or absorbed where they are short for FlashAttention-3;
-    all absorbed where attention is sparse."""
+    """The decodes of the batch absorbed, its prefills expanded, or absorbed where the kernel takes short ones; all
+    absorbed where attention is sparse."""
     if mla.indexer is not None:
         return sparse_mla.attention_operators(mla, mla.indexer, shape, batch)
     is_decode = batch.is_decode
@@ -121,9 +122,9 @@ def attention_operators(
 
 
 def most_absorbed(kernel: MlaKernel, precision: Precision) -> int:
-    """Tokens of the longest chunk of a prompt that is absorbed; 0: all are expanded. FlashMLA takes chunks of up to 128
-    if they are equally long (``mla/flashmla.py``), which is not priced."""
-    return MOST_TOKENS if kernel == "fa3" and precision.kv == "bf16" else 0
+    """Tokens of the longest chunk of a prompt that is absorbed; 0: all are expanded. In vLLM FlashMLA takes chunks of up
+    to 128 if they are equally long (``mla/flashmla.py``), which is not priced."""
+    return MOST_TOKENS if kernel == "fa3_chunks" and precision.kv == "bf16" else 0
 
 
 def _absorbed_chunks(
@@ -142,7 +143,7 @@ def _absorbed(mla: LatentAttention, shape: RankShape, kv: NDArray[np.int64], ker
     heads, sequences = split(mla.heads, shape.tp, "attention heads"), len(kv)
     d_qk, d_v = mla.kv_elements, mla.kv_lora_rank
     is_fp8 = shape.precision.kv == "fp8"
-    decode = Fa3MlaDecode if kernel == "fa3" and not is_fp8 else MlaDecode
+    decode = MlaDecode if kernel == "flash_mla" or is_fp8 else Fa3MlaDecode
     return [
         batched_gemm("q_absorb", heads, (sequences, mla.kv_lora_rank, mla.qk_nope_head_dim), shape.count),
         *([quant("query_quant", sequences * heads, d_qk, count=shape.count, phase=Phase.ATTENTION)] if is_fp8 else []),

@@ -111,7 +111,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--experts-kernel", choices=("deep_gemm", "triton"), default="triton")
-    parser.add_argument("--mla-kernel", choices=("flash_mla", "fa3"), default="fa3")
+    parser.add_argument("--mla-kernel", choices=("flash_mla", "fa3", "fa3_chunks"), default="fa3_chunks")
     parser.add_argument("--quant-kernel", choices=("triton", "vllm"), default="vllm")
     parser.add_argument("--dense-kernel", choices=("deep_gemm", "flashinfer"), default="flashinfer")
     parser.add_argument("--host", default=HOST)

@@ -46,7 +46,7 @@ MODELS = {
 }
 """By name in the measurements: built-in model, layers where it was cut, format of weights."""
 ENGINE_KERNELS = {
-    "mla_kernel": "fa3",
+    "mla_kernel": "fa3_chunks",
     "gqa_kernel": "fa3_captured",
     "quant_kernel": "vllm",
     "dense_kernel": "flashinfer",

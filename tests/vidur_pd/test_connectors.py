@@ -17,6 +17,7 @@ from boundary.errors import InputError
 from netsim.units import PS_PER_MS, PS_PER_S, PS_PER_US
 from tests.integration.small_runs import config, pool, simulate
 from vidur_pd.config.kv_transfer import known_connectors
+from vidur_pd.metrics.console import _warnings
 from vidur_pd.metrics.requests import RequestRecord
 from vidur_pd.metrics.result import Result
 from vidur_pd.workload.request import RequestStatus
@@ -404,3 +405,19 @@ def test_the_ideal_connector_costs_its_set_up_alone() -> None:
     (record,) = run([(0, 160, 2)], "ideal", kv_transfer={"setup_ms": 0.4})
     assert record.kv_posting_ps is None
     assert ps(record.kv_sent_ps) - ps(record.prefill_completed_ps) == round(0.4 * PS_PER_MS)
+
+
+@pytest.mark.parametrize(
+    ("framework", "connector", "expected"),
+    [("vllm", "ideal", "nixl"), ("sglang", "ideal", "sglang_nixl"), ("trtllm", "ideal", None), ("vllm", "nixl", None)],
+)
+def test_a_run_says_whose_costs_it_leaves_out(framework: str, connector: str, expected: str | None) -> None:
+    pools = [pool("p", "prefill"), pool("d", "decode")]
+    transfer = {"connector": connector}
+    summary = simulate(config(pools, engine={"framework": framework}, kv_transfer=transfer), [(0, 100, 2)]).summary
+    assert summary.connector_left_out == expected
+    assert any("kv_transfer.connector: ideal" in line for line in _warnings(summary)) is (expected is not None)
+
+
+def test_one_server_hands_nothing_over() -> None:
+    assert simulate(config([pool("m", "mixed")]), [(0, 100, 2)]).summary.connector_left_out is None

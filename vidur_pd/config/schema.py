@@ -199,8 +199,9 @@ class EngineConfig(Section):
     latter, with the shared expert of DeepSeek-V3 or GLM-4.5 as one more routed expert where no ranks share experts."""
     expert_dispatch: ExpertDispatchConfig
     """To experts that data-parallel ranks share (``ep`` = ``tp``·``dp``, ``dp`` > 1)."""
-    mla_kernel: Literal["flash_mla", "fa3"]
-    """Of decodes of latent attention over a bf16 cache: FlashMLA, or FlashAttention-3 (vLLM's on Hopper)."""
+    mla_kernel: Literal["flash_mla", "fa3", "fa3_chunks"]
+    """Of decodes of latent attention over a bf16 cache: FlashMLA, or FlashAttention-3 (SGLang's on Hopper), which in
+    vLLM computes chunks of prompts of up to 512 tokens as well (``fa3_chunks``)."""
     gqa_kernel: Literal["fa3", "fa3_captured"]
     """Of decodes of grouped-query attention over a bf16 cache: FlashAttention-3 with its own choice of splits, or as
     vLLM captures it in graphs."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from vidur_pd.config import SimulationConfig
+from vidur_pd.config.kv_transfer import OF_FRAMEWORKS
 from vidur_pd.kv.transfer.connector import ConnectorTime
 from vidur_pd.metrics.quantities import to_seconds
 from vidur_pd.metrics.summary import ConnectorSummary
@@ -22,3 +23,11 @@ def connector_summary(config: SimulationConfig, tally: RequestTally, time: Conne
         posting_s=to_seconds(tally.posting_ps),
         stalls_s=to_seconds(time.stalls_ps),
     )
+
+
+def connector_left_out(config: SimulationConfig) -> str | None:
+    """The connector of the framework that decodes what others prefill, where none with costs is simulated."""
+    if config.has_connector or not config.is_disaggregated:
+        return None
+    decoding = (config.engine_of(pool).framework for pool in config.cluster.pools if pool.role == "decode")
+    return next((OF_FRAMEWORKS[name] for name in decoding if name in OF_FRAMEWORKS), None)

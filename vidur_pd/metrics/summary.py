@@ -740,6 +740,9 @@ class Summary:
     simulator: Effort = Effort()
     communication: CommunicationSummary = CommunicationSummary()
     connector: ConnectorSummary | None = None
+    connector_left_out: str | None = None
+    """Connector by which the framework hands KV over, where it was handed over at the cost of its bytes and a set-up
+    (``ideal``)."""
     attribution_s: Mapping[str, float] = field(default_factory=dict)
     """Mean seconds of each part of the end-to-end latency (``metrics/attribution.py``); they add up to its mean."""
     ttft_attribution_s: Mapping[str, float] = field(default_factory=dict)

@@ -20,7 +20,7 @@ from vidur_pd.config.frontend import most_tokens_per_s
 from vidur_pd.execution.coupling.plan import Treatment
 from vidur_pd.kv.transfer.connector import ConnectorTime
 from vidur_pd.metrics.communication import communication_sources
-from vidur_pd.metrics.connector import connector_summary
+from vidur_pd.metrics.connector import connector_left_out, connector_summary
 from vidur_pd.metrics.costs import PoolPrice, cost_summary, prompts_share
 from vidur_pd.metrics.energy import Surroundings, energy_estimate
 from vidur_pd.metrics.fabric import fabric_summary
@@ -154,6 +154,7 @@ class Account:
             simulator=effort,
             communication=communication_sources(self._plan.coupling, log, tally),
             connector=connector_summary(self._config, tally, connector_time),
+            connector_left_out=connector_left_out(self._config),
             attribution_s=tally.mean_parts_s(),
             ttft_attribution_s=tally.mean_ttft_parts_s(),
             links=tuple(links),

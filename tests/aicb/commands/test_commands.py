@@ -190,7 +190,10 @@ def test_memory_is_shown_in_units_that_people_read(aicb_command: Any) -> None:
             "aicb: gpu: found 'v100', expected one of a100, b200, gb200, h100, h20, h",
         ),
         (("show", "qwen3-8b", "--drafts", "1"), "aicb: --gpu: found none, expected a GPU for --estimator, --drafts"),
-        (("show", "qwen3-8b", "--mla-kernel", "x"), "aicb: mla_kernel: found 'x', expected one of flash_mla, fa3"),
+        (
+            ("show", "qwen3-8b", "--mla-kernel", "x"),
+            "aicb: mla_kernel: found 'x', expected one of flash_mla, fa3, fa3_chunks",
+        ),
         (("show", "qwen3-8b", "--rope-kernel", "x"), "aicb: rope_kernel: found 'x', expected one of in_place, comp"),
         (("show", "qwen3-8b", "--dense-kernel", "x"), "aicb: dense_kernel: found 'x', expected one of deep_gemm, fl"),
         (("show", "qwen3-8b", "--gpu", "h200", "--drafts", "-1"), "aicb: Drafting.drafts: found -1, expected 1 to"),

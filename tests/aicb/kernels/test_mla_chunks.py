@@ -31,13 +31,13 @@ def durations_us(engine: str, tokens: int, kernel: str) -> list[float]:
     return [row[-1] for row in rows if kernel in found["names"][row[0]]]
 
 
-def model(tp: int, mla_kernel: MlaKernel = "fa3", gpu: str = "h200", kv: str = "bf16") -> IterationModel:
+def model(tp: int, mla_kernel: MlaKernel = "fa3_chunks", gpu: str = "h200", kv: str = "bf16") -> IterationModel:
     """At the clock that its kernels were measured at."""
     precision, at_clock = Precision("fp8", kv), replace(get_gpu(gpu), clock=None)  # type: ignore[arg-type]
     return IterationModel(MODEL, Partition(tp=tp), precision, at_clock, mla_kernel=mla_kernel, experts_kernel="triton")
 
 
-def names(batch: Batch, mla_kernel: MlaKernel = "fa3", kv: str = "bf16") -> list[str]:
+def names(batch: Batch, mla_kernel: MlaKernel = "fa3_chunks", kv: str = "bf16") -> list[str]:
     precision = Precision("fp8", kv)  # type: ignore[arg-type]
     listed = attention_operators(MODEL, Partition(), precision, batch, mla_kernel=mla_kernel)
     return [operator.name for operator in listed]
@@ -70,7 +70,7 @@ def test_both_kernels_take_as_long_as_in_the_engine(tp: int, tokens: int, tolera
     assert not priced.is_estimate
 
 
-@pytest.mark.parametrize(("mla_kernel", "kv"), [("flash_mla", "bf16"), ("fa3", "fp8")])
+@pytest.mark.parametrize(("mla_kernel", "kv"), [("flash_mla", "bf16"), ("fa3", "bf16"), ("fa3_chunks", "fp8")])
 def test_other_kernels_expand_short_prompts(mla_kernel: MlaKernel, kv: str) -> None:
     assert "chunk_attention" not in names(Batch.prefill([100]), mla_kernel, kv)
 
@@ -88,7 +88,7 @@ BATCHES = {
 def test_the_event_loop_prices_what_is_listed(batch: Batch, gpu: str) -> None:
     """Attention of an iteration in C++ and the sum over its operators; products are linear between points there."""
     whole = model(8, gpu=gpu)
-    listed = attention_operators(MODEL, Partition(tp=8), Precision("fp8"), batch, mla_kernel="fa3")
+    listed = attention_operators(MODEL, Partition(tp=8), Precision("fp8"), batch, mla_kernel="fa3_chunks")
     (priced,) = price_lists([listed], whole._pricing)
     place = PHASES.index("attention")
     assert whole.price([batch]).phase_ps[place] == pytest.approx(priced.phase_ps[place], rel=0.02)
