@@ -39,9 +39,9 @@ from aicb.operators.operator import Operator, Phase
 from boundary.errors import InputError
 
 MlaKernel = Literal["flash_mla", "fa3", "fa3_chunks"]
-"""Of absorbed decodes: FlashMLA, or FlashAttention-3, which vLLM takes for short chunks of prompts, too (``fa3_chunks``).
-The latter reads bf16 caches only (vLLM 0.24.0, ``mla/flashattn_mla.py``, ``supported_kv_cache_dtypes``); FlashMLA reads
-the others."""
+"""Of absorbed decodes: FlashMLA, or FlashAttention-3, by which vLLM computes short chunks of prompts, too
+(``fa3_chunks``). The latter reads bf16 caches only (vLLM 0.24.0, ``mla/flashattn_mla.py``,
+``supported_kv_cache_dtypes``); FlashMLA reads the others."""
 
 
 RopeKernel = Literal["in_place", "compiled"]
@@ -122,8 +122,8 @@ def attention_operators(
 
 
 def most_absorbed(kernel: MlaKernel, precision: Precision) -> int:
-    """Tokens of the longest chunk of a prompt that is absorbed; 0: all are expanded. In vLLM FlashMLA takes chunks of up
-    to 128 if they are equally long (``mla/flashmla.py``), which is not priced."""
+    """Tokens of the longest chunk of a prompt that is absorbed; 0: all are expanded. In vLLM FlashMLA takes chunks of
+    up to 128 if they are equally long (``mla/flashmla.py``), which is not priced."""
     return MOST_TOKENS if kernel == "fa3_chunks" and precision.kv == "bf16" else 0
 
 

@@ -225,8 +225,8 @@ def _warnings(summary: Summary) -> Iterator[str]:
         yield f"{workload.trimmed_requests} requests were trimmed to fit"
     if summary.connector_left_out is not None:
         yield (
-            "KV transfers cost their bytes and a set-up alone (kv_transfer.connector: ideal); the engines' own connector "
-            f"takes longer: {summary.connector_left_out}"
+            "KV transfers cost their bytes and a set-up alone (kv_transfer.connector: ideal); the engines' own "
+            f"connector takes longer: {summary.connector_left_out}"
         )
     if summary.estimates is not None and summary.estimates > 0.01:
         yield f"{100 * summary.estimates:.1f} % of the time rests on estimates (transferred times, or formulas)"
