@@ -123,13 +123,13 @@ def canonical_gpu(name_or_path: str) -> str:
     return lower if lower in known_gpus() else name_or_path
 
 
-@cache
 def gpu_of_device(device: str) -> str | None:
     """The built-in GPU that a driver calls so (``NVIDIA H100 80GB HBM3``); ``None``: none of them."""
     words = re.split(r"[^a-z0-9]+", device.lower())
     return next((name for name in known_gpus() if name in words), None)
 
 
+@cache
 def get_gpu(name_or_path: str) -> Gpu:
     """A built-in GPU by name in any case of letters, or one by the path of ``gpu.yaml`` or of a folder with it.
 
