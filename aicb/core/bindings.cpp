@@ -360,16 +360,11 @@ void bind_rules(py::module_& module) {
                          double pair_us, double query_us, double flops_per_pair, double bytes_per_query,
                          double bytes_per_key, std::int64_t count, std::uint64_t name, double stream_bytes_per_s,
                          double peak_flops) {
-                 return ShortChunks{most_tokens,
-                                    reach_tokens,
-                                    is_estimate,
-                                    start_us,
-                                    pair_us,
-                                    query_us,
-                                    flops_per_pair,
-                                    bytes_per_query,
-                                    bytes_per_key,
-                                    {count, name, stream_bytes_per_s, peak_flops}};
+                 return ShortChunks{most_tokens,    reach_tokens,
+                                    is_estimate,    start_us,
+                                    pair_us,        query_us,
+                                    flops_per_pair, bytes_per_query,
+                                    bytes_per_key,  {count, name, stream_bytes_per_s, peak_flops}};
              }),
              py::kw_only(), py::arg("most_tokens"), py::arg("reach_tokens"), py::arg("is_estimate"),
              py::arg("start_us"), py::arg("pair_us"), py::arg("query_us"), py::arg("flops_per_pair"),

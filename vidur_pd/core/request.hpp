@@ -70,8 +70,8 @@ struct Request {
         }
     }
 
-    // Prompt + generated tokens, those under way included: what has to be computed before the next token can be sampled.
-    // Drafts under way count as if all were kept.
+    // Prompt + generated tokens, those under way included: what has to be computed before the next token can be
+    // sampled. Drafts under way count as if all were kept.
     Tokens sequence_tokens() const { return known_tokens() + tokens_under_way + drafts_under_way; }
     // Prompt + generated tokens.
     Tokens known_tokens() const { return prompt_tokens + generated_tokens; }

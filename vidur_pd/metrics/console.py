@@ -226,7 +226,7 @@ def _warnings(summary: Summary) -> Iterator[str]:
     if summary.connector_left_out is not None:
         yield (
             "KV transfers cost their bytes and a set-up alone (kv_transfer.connector: ideal); the engines' own "
-            f"connector takes longer: {summary.connector_left_out}"
+            f"connector, {summary.connector_left_out}, takes longer"
         )
     if summary.estimates is not None and summary.estimates > 0.01:
         yield f"{100 * summary.estimates:.1f} % of the time rests on estimates (transferred times, or formulas)"
