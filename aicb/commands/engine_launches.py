@@ -1,12 +1,29 @@
-"""Launches of a model as vLLM 0.24 runs it on this machine, which the times of its host are divided by."""
+"""A model that vLLM 0.24 runs on this machine: its configuration, and its launches, which host times are divided by."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from boundary.errors import InputError
+from boundary.json_text import parse_json
+from boundary.text_files import read_text
 
 if TYPE_CHECKING:
     from aicb.iteration.launches import Launches
     from aicb.operators.norm_kernel import NormKernel
+
+
+def model_configuration(model: Path, layers: int = 0) -> dict[str, Any]:
+    """A ``config.json``, cut to so many layers; 0: all.
+
+    Raises: InputError, where it is none.
+    """
+    expected = "a model's configuration"
+    found = parse_json(read_text(model, expected), str(model), expected)
+    if not isinstance(found, dict):
+        raise InputError(f"{model}: found a JSON {type(found).__name__}, expected {expected}")
+    return found | ({"num_hidden_layers": layers} if layers else {})
 
 
 def launches_of(

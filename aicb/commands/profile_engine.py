@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import gzip
 import json
-import os
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from aicb.commands.engine_launches import launches_of, model_configuration
 from boundary.errors import InputError
+from boundary.output_files import check_output, write_atomically
 from boundary.quoting import quoted
-from boundary.text_files import read_text
 
 if TYPE_CHECKING:
     from aicb.profiling.engine_host.engine import DraftsUnderTest
@@ -47,7 +47,9 @@ def engine(
     for name, path in (("--output", output), ("--recording", recording)):
         if path is not None and not path.name.endswith(".json.gz"):
             raise InputError(f"{name}: found {quoted(str(path))}, expected a file that ends in .json.gz")
-    configuration = _configuration(model, layers)
+        if path is not None:
+            check_output(path, [model])
+    configuration = model_configuration(model, layers)
     arguments = ENGINE_ARGUMENTS | _arguments(argument or [])
     loads = tuple(_number(each, "--rates", above=0.0) for each in rates.split(",") if each.strip())
     with tempfile.TemporaryDirectory() as folder:
@@ -62,7 +64,6 @@ def engine(
             raise InputError(
                 f"aicb profile engine: found no module {error.name!r}, expected an installed vllm"
             ) from None
-        from aicb.commands.engine_launches import launches_of
         from aicb.commands.engine_measurement import measurement_of
         from aicb.profiling.engine_host.engine import EngineUnderTest
         from aicb.profiling.engine_host.runs import Runs, record_runs
@@ -71,7 +72,7 @@ def engine(
         under_test = EngineUnderTest(folder, tp, dp, ep or dp > 1, stated, drafts)
         known = {"config": configuration, "speculative": _speculative(method, drafts)}
         if method == "draft_model" and draft_model is not None:
-            known["draft_config"] = _configuration(draft_model, 0)
+            known["draft_config"] = model_configuration(draft_model)
 
         def keep(found: dict[str, Any]) -> None:
             typer.echo(f"{list(found['phases'])[-1]} is done")
@@ -83,17 +84,6 @@ def engine(
         launches = launches_of(str(file), tp, dp, is_fp8=is_fp8, shares_experts=ep or dp > 1, norm_kernel=kernel)
     _write(output, measurement_of(recorded, launches))
     typer.echo(f"{output}: compare with vidur-pd validate --engine {output}")
-
-
-def _configuration(model: Path, layers: int) -> dict[str, Any]:
-    text = read_text(model, "a model's configuration")
-    try:
-        found = json.loads(text)
-    except ValueError as error:
-        raise InputError(f"{model}: found no JSON ({error}), expected a model's configuration") from None
-    if not isinstance(found, dict):
-        raise InputError(f"{model}: found {quoted(found)}, expected a mapping")
-    return found | ({"num_hidden_layers": layers} if layers else {})
 
 
 def _arguments(stated: list[str]) -> dict[str, Any]:
@@ -115,6 +105,8 @@ def _drafts(method: str, acceptance: str, model: Path | None, folder: Path) -> D
     if method not in ("mtp", "eagle", "draft_model"):
         raise InputError(f"--method: found {quoted(method)}, expected mtp, eagle or draft_model")
     if not acceptance.strip():
+        if method != "mtp" or model is not None:
+            raise InputError(f"--acceptance: found none with {method}, expected a probability of each draft")
         return None
     rates = tuple(_number(each, "--acceptance", above=0.0, most=1.0) for each in acceptance.split(","))
     if (model is None) != (method == "mtp"):
@@ -123,7 +115,7 @@ def _drafts(method: str, acceptance: str, model: Path | None, folder: Path) -> D
     if model is None:
         return DraftsUnderTest(method, rates)
     (folder / "drafts").mkdir()
-    (folder / "drafts" / "config.json").write_text(json.dumps(_configuration(model, 0)), encoding="utf-8")
+    (folder / "drafts" / "config.json").write_text(json.dumps(model_configuration(model)), encoding="utf-8")
     return DraftsUnderTest(method, rates, str(folder / "drafts"))
 
 
@@ -145,8 +137,4 @@ def _number(text: str, option: str, *, above: float, most: float = 1e6) -> float
 
 
 def _write(path: Path, document: dict[str, Any]) -> None:
-    """As a whole, or not at all."""
-    unfinished = path.with_name(path.name + ".part")
-    with gzip.open(unfinished, "wt", encoding="utf-8") as file:
-        json.dump(document, file)
-    os.replace(unfinished, path)
+    write_atomically(path, gzip.compress(json.dumps(document).encode()))

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from aicb.commands.engine_launches import launches_of, model_configuration
 from boundary.errors import InputError
-from boundary.text_files import read_text
 
 if TYPE_CHECKING:
     from aicb.iteration.host import HostModel
@@ -29,13 +29,11 @@ def host(
     """Measure this machine's host times with vLLM 0.24 on any GPU that holds the model, stamped from inside."""
     if output.suffix not in (".yaml", ".yml"):
         raise InputError(f"--output: found {str(output)!r}, expected a file that ends in .yaml")
-    configuration = json.loads(read_text(model, "a model's configuration"))
-    configuration |= {"num_hidden_layers": layers} if layers else {}
+    configuration = model_configuration(model, layers)
     try:
         import vllm  # noqa: F401
     except ModuleNotFoundError as error:
         raise InputError(f"aicb profile host: found no module {error.name!r}, expected an installed vllm") from None
-    from aicb.commands.engine_launches import launches_of
     from aicb.commands.host_of_steps import host_of, launch_range_us
     from aicb.profiling.engine_host.engine import EngineUnderTest, record
     from aicb.profiling.engine_host.parts import request_latency_us, slowest_rank_factor, steps_of

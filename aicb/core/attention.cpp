@@ -129,7 +129,7 @@ void StageAttention::add_chunks(const ShortChunks& chunks, PricedTable& groups, 
     std::int64_t most_keys = 0;
     for (std::size_t i = 0; i < short_new_.size(); ++i) {
         const auto own = static_cast<double>(short_new_[i]), all = static_cast<double>(short_kv_[i]);
-        pairs += own * (all - own) + own * (own + 1.0) / 2.0;
+        pairs += causal_pairs(own, all);
         queries += own;
         keys += all;
         most_keys = std::max(most_keys, short_kv_[i]);

@@ -119,7 +119,7 @@ def test_a_recording_is_kept_after_each_phase(model: Path) -> None:
         kept = json.load(file)
     assert list(kept["phases"]) == ["loads_before", "prefill", "decode", "loads_after"]
     assert kept["config"] == found["config"]
-    assert not list(model.parent.glob("*.part"))
+    assert {path.name for path in model.parent.iterdir()} == {"config.json", "engine.json.gz", "recording.json.gz"}
 
 
 def test_gaps_count_while_all_requests_decode() -> None:
@@ -145,6 +145,7 @@ def test_gaps_count_while_all_requests_decode() -> None:
             ["--acceptance", "0.5", "--method", "eagle"],
             "--draft-model: found None, expected the config.json of what drafts with eagle",
         ),
+        (["--method", "eagle"], "--acceptance: found none with eagle, expected a probability of each draft"),
         (["--argument", "block_size"], "--argument: found 'block_size', expected NAME=JSON, such as block_size=64"),
     ],
 )
@@ -155,3 +156,22 @@ def test_wrong_options_are_refused_before_anything_runs(model: Path, options: li
     assert str(run.exception) == line
     assert FakeEngine.made == []
     assert [path.name for path in model.parent.iterdir()] == ["config.json"]
+
+
+def test_a_place_where_nothing_can_be_written_is_refused_before_anything_runs(model: Path) -> None:
+    output = str(model.parent / "missing" / "engine.json.gz")
+    run = CliRunner().invoke(app, ["profile", "engine", "--model", str(model), "-o", output])
+    assert isinstance(run.exception, InputError)
+    assert "missing" in str(run.exception)
+    assert FakeEngine.made == []
+
+
+@pytest.mark.parametrize(("text", "found"), [("[1]", "a JSON list"), ("{", "text that is not JSON")])
+@pytest.mark.parametrize("command", ["engine", "host"])
+def test_a_file_that_is_no_configuration_is_refused(model: Path, command: str, text: str, found: str) -> None:
+    model.write_text(text, encoding="utf-8")
+    output = str(model.parent / ("out.json.gz" if command == "engine" else "out.yaml"))
+    run = CliRunner().invoke(app, ["profile", command, "--model", str(model), "-o", output])
+    assert isinstance(run.exception, InputError)
+    assert f"found {found}" in str(run.exception)
+    assert FakeEngine.made == []
