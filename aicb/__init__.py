@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from aicb.iteration.model import IterationModel
     from aicb.iteration.overlap import Overlap, TwoBatchOverlap, halve
     from aicb.iteration.pricing import IterationCost
-    from aicb.iteration.speculative import Drafting, SpeculativeCost, one_by_one
+    from aicb.iteration.speculative import Drafting, SpeculativeCost
     from aicb.kernels.fitting.estimate import UnmeasuredShape
     from aicb.measurements.gpu import Gpu, canonical_gpu, get_gpu, gpu_files, known_gpus
     from aicb.measurements.table import KernelTable
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from aicb.model.catalog import built_in_models, load_model, model_files
     from aicb.model.partition import MoeLayout, Partition, PartitionError
     from aicb.model.precision import Precision
-    from aicb.operators.batch import Batch, RankBatches
+    from aicb.operators.batch import Batch, RankBatches, one_by_one
     from aicb.operators.drafter import Drafter
     from aicb.operators.lists import (
         attention_operators,
@@ -143,7 +143,7 @@ _MODULES = {
     "layered_overlap": "aicb.iteration.layer_schedule",
     "load_model": "aicb.model.catalog",
     "model_files": "aicb.model.catalog",
-    "one_by_one": "aicb.iteration.speculative",
+    "one_by_one": "aicb.operators.batch",
     "parse_expert_load": "aicb.experts.load",
     "stage_layers": "aicb.model.architecture",
     "state_bytes_per_rank": "aicb.model.architecture",

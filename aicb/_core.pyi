@@ -470,7 +470,7 @@ class StagePricing(IterationPricing):
         steps: int,
         queries: int,
     ) -> tuple[IterationCost, NDArray[np.int64]] | None:
-        """``price`` of decodes with so many queries each (1 with prefills), and ``rows`` of logits."""
+        """``price`` where each decode computes so many queries, and ``rows`` of logits."""
 
     def price_timed(
         self,

@@ -54,8 +54,8 @@ def engine(
     loads = tuple(_number(each, "--rates", above=0.0) for each in rates.split(",") if each.strip())
     with tempfile.TemporaryDirectory() as folder:
         drafts = _drafts(method, acceptance, draft_model, Path(folder))
-        if drafts is not None and method == "mtp":
-            configuration = {"num_nextn_predict_layers": 1} | configuration
+        if drafts is not None and method == "mtp" and not configuration.get("num_nextn_predict_layers"):
+            configuration["num_nextn_predict_layers"] = 1
         file = Path(folder) / "config.json"
         file.write_text(json.dumps(configuration), encoding="utf-8")
         try:

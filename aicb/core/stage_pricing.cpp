@@ -33,10 +33,10 @@ bool StagePricing::price(const RankBatches& batches, std::int64_t steps, Iterati
 bool StagePricing::price_queries(const RankBatches& batches, std::int64_t steps, std::int64_t queries,
                                  std::int64_t rows, IterationCost& first, std::vector<TimePs>& compute_ps) {
     const bool is_decode = split(batches);
-    assert(is_decode || (steps == 1 && queries == 1));
+    assert(is_decode || steps == 1);
     std::int64_t most_tokens = 0;
     for (Rank& rank : ranks_) {
-        rank.tokens *= queries;
+        rank.tokens += (queries - 1) * static_cast<std::int64_t>(rank.decodes);
         most_tokens = std::max(most_tokens, rank.tokens);
     }
     const Padding padding = pad(most_tokens, is_decode);
@@ -175,8 +175,8 @@ void StagePricing::price_rank(std::size_t number, const Padding& padding, std::i
     }
     // With prefills no full graph is replayed, whose padding kernels would compute.
     if (rank.decodes > 0) {
-        first_ +=
-            other_decode_kernels(padding, is_decode ? rank.tokens : static_cast<std::int64_t>(rank.decodes), is_decode);
+        const std::int64_t decoded = queries * static_cast<std::int64_t>(rank.decodes);
+        first_ += other_decode_kernels(padding, is_decode ? rank.tokens : decoded, is_decode);
     }
     loads_.assign(loads_.total_ps.size());
     loads_.add(first_);

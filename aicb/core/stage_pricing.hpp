@@ -80,7 +80,7 @@ class StagePricing final : public IterationPricing {
                std::vector<TimePs>& compute_ps) override;
     HostWork host_work(const RankBatches& batches) override;
 
-    // Decodes that each compute so many queries; `rows` of logits.
+    // Each decode computes so many queries; `rows` of logits.
     bool price_queries(const RankBatches& batches, std::int64_t steps, std::int64_t queries, std::int64_t rows,
                        IterationCost& first, std::vector<TimePs>& compute_ps);
 

@@ -27,7 +27,7 @@ from aicb.model.architecture import Attention, GatedDeltaNet, LatentAttention, M
 from aicb.model.key_span import KeySpan
 from aicb.model.partition import Partition
 from aicb.model.precision import Precision
-from aicb.operators.batch import Batch
+from aicb.operators.batch import Batch, one_by_one
 from aicb.operators.gqa import GqaKernel
 from aicb.operators.hybrid_kernels import HybridKernels
 from aicb.operators.lists import attention_operators, expansion_operators
@@ -209,12 +209,15 @@ class AttentionPricing:
     ) -> tuple[PricedOperators, list[_core.TimedKernel]]:
         """Attention of one rank where C++ does not know it: what does not read the cache of decodes, and what does.
 
-        Where the instance decodes (``is_decode``), the first is nothing. ``bit`` numbers operator names.
+        Where the instance decodes (``is_decode``), the first is nothing; else decodes with several queries read their
+        KV once for each. ``bit`` numbers operator names.
         """
         if len(batch.new_tokens) == 0 or is_decode:
             kernels = self.decode_kernels(len(batch.new_tokens), queries, stage) if len(batch.new_tokens) else []
             listed = [kernel.timed(batch.kv_tokens, steps, bit(kernel.name)) for kernel in kernels]
             return price_operators([], self._pricing), listed
+        if queries > 1:
+            batch = one_by_one(batch, np.full(len(batch.new_tokens), queries))
         return price_operators(self._operators(batch, stage), self._pricing), []
 
     def _operators(self, batch: Batch, stage: int) -> list[Operator]:

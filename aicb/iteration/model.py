@@ -279,7 +279,7 @@ class IterationModel:
             queries: tokens of each decode, more than 1 where drafts are verified; KV lengths include them all.
 
         Raises:
-            InputError: the number of batches is not dp, all are empty, or drafts are verified together with prefills.
+            InputError: the number of batches is not dp, or all are empty.
         """
         return self.price_device(batches, stage=stage, queries=queries).in_sequence()
 
@@ -288,13 +288,11 @@ class IterationModel:
     ) -> IterationCost:
         """The same of the device alone; when the host had time for its part is up to who asks."""
         ranks = batches if isinstance(batches, RankBatches) else RankBatches.of(batches)
-        return self._iteration(ranks, stage, queries, max(ranks.logit_rows, default=0) * queries)
+        return self._iteration(ranks, stage, queries, ranks.rows_with(queries))
 
     def _iteration(self, ranks: RankBatches, stage: int, queries: int, rows: int) -> IterationCost:
         """Cost of an iteration that computes logits of ``rows`` rows."""
         self._check(ranks)
-        if queries > 1 and not ranks.is_decode:
-            raise InputError(f"queries: found {queries} in a batch with prefills, expected decodes only")
         return self._stage(stage).price(ranks, rows=rows, queries=queries)[0]
 
     def price_run(
@@ -362,11 +360,8 @@ class IterationModel:
             return ()
         layer, extra = self._drafting_model, drafting.extra_inputs
         rows = max(len(batch.new_tokens) for batch in batches)
-        if all(batch.is_decode.all() for batch in batches):
-            first = layer._iteration(RankBatches.of(later(batches, extra)), 0, drafting.queries + extra, rows)
-        else:
-            inputs = [first_inputs(batch, drafting.queries, extra) for batch in batches]
-            first = layer._iteration(RankBatches.of(inputs), 0, 1, rows)
+        inputs = RankBatches.of([first_inputs(batch, extra) for batch in batches])
+        first = layer._iteration(inputs, 0, drafting.queries + extra, rows)
         newest = [Batch.decode(batch.kv_tokens + extra + 1) for batch in batches] if drafting.drafts > 1 else []
         return (first.in_sequence(), *(layer.price(later(newest, draft)) for draft in range(drafting.drafts - 1)))
 
@@ -424,6 +419,7 @@ class IterationModel:
             dense_kernel=self.dense_kernel,
             rope_kernel=self.rope_kernel,
             hybrid_kernels=self.hybrid_kernels,
+            norm_kernel=self.norm_kernel,
             dispatch=self.dispatch,
         )
         if self._drafter.is_layer:
@@ -545,7 +541,7 @@ class _DraftingModel(IterationModel):
     """The model of a drafter, whose iterations are the passes that draft."""
 
     def _token_operators(self, tokens: int, stage: int) -> list[Operator]:  # noqa: ARG002
-        return self._as_run(self._drafter.token_operators(tokens))
+        return normalised_by(self.norm_kernel, self._as_run(self._drafter.token_operators(tokens)), self.partition.tp)
 
     def _launching_us(self, host: HostModel, mode: GraphMode, launches: Launches) -> float:
         """vLLM replays no full graphs of drafters."""

@@ -34,7 +34,6 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from aicb.iteration.pricing import IterationCost
 from aicb.operators.batch import Batch
@@ -168,20 +167,7 @@ def later(batches: Sequence[Batch], tokens: int) -> list[Batch]:
     return [replace(batch, kv_tokens=batch.kv_tokens + tokens) for batch in batches]
 
 
-def one_by_one(batch: Batch, queries: NDArray[np.int64]) -> Batch:
-    """The batch with each decode as so many decodes as it has ``queries`` [requests], whose KV lengths end one after
-    another; prefills as they are. KV is read once for each."""
-    is_decode = batch.is_decode
-    copies = np.where(is_decode, queries, 1)
-    position = np.arange(copies.sum()) - np.repeat(np.cumsum(copies) - copies, copies)
-    least = np.repeat(np.where(is_decode, 2, batch.new_tokens), copies)
-    kv_tokens = np.maximum(np.repeat(batch.kv_tokens, copies) - position, least)
-    rows = batch.logit_rows + int((copies - 1).sum())
-    return Batch(np.repeat(batch.new_tokens, copies), kv_tokens, rows)
-
-
-def first_inputs(batch: Batch, queries: int, extra: int) -> Batch:
-    """The batch whose tokens the first pass takes: ``queries`` of each decode, and ``extra`` tokens more of each
-    request, which at a prompt's end are one chunk with it."""
-    grown = Batch(batch.new_tokens + np.where(batch.is_decode, 0, extra), batch.kv_tokens + extra, batch.logit_rows)
-    return one_by_one(grown, np.full(len(batch.new_tokens), queries + extra))
+def first_inputs(batch: Batch, extra: int) -> Batch:
+    """The batch whose tokens the first pass takes, decodes with as many queries as were verified and ``extra`` more:
+    ``extra`` tokens more of each request, which at a prompt's end are one chunk with it."""
+    return Batch(batch.new_tokens + np.where(batch.is_decode, 0, extra), batch.kv_tokens + extra, batch.logit_rows)

@@ -160,7 +160,7 @@ class StagePricer:
             prompts, decodes = self._attention.timed(
                 batch, is_decode=is_decode, steps=steps, queries=queries, stage=self._stage, bit=self._names.bit
             )
-            timed.append((batch.tokens * queries, self._names.in_core(prompts), decodes))
+            timed.append((batch.tokens_with(queries), self._names.in_core(prompts), decodes))
         return lambda: self.pricing.price_timed(
             timed, steps=steps, most_requests=max(ranks.requests), logit_rows=rows, is_decode=is_decode
         )

@@ -36,6 +36,14 @@ class Batch:
         decodes: NDArray[np.bool_] = (self.new_tokens == 1) & (self.kv_tokens > 1)
         return decodes
 
+    def tokens_with(self, queries: int) -> int:
+        """Tokens where each decode computes so many."""
+        return self.tokens + (queries - 1) * int(self.is_decode.sum())
+
+    def rows_with(self, queries: int) -> int:
+        """`logit_rows` where each decode computes so many tokens, and logits of all."""
+        return self.logit_rows + (queries - 1) * int(self.is_decode.sum())
+
     @classmethod
     def decode(cls, kv_tokens: NDArray[np.int64] | list[int]) -> Batch:
         """Batch of decodes: one new token for each request; ``kv_tokens`` includes it.
@@ -71,6 +79,18 @@ class Batch:
         return cls(np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64), 0)
 
 
+def one_by_one(batch: Batch, queries: NDArray[np.int64]) -> Batch:
+    """The batch with each decode as so many decodes as it has ``queries`` [requests], whose KV lengths end one after
+    another; prefills as they are. KV is read once for each."""
+    is_decode = batch.is_decode
+    copies = np.where(is_decode, queries, 1)
+    position = np.arange(copies.sum()) - np.repeat(np.cumsum(copies) - copies, copies)
+    least = np.repeat(np.where(is_decode, 2, batch.new_tokens), copies)
+    kv_tokens = np.maximum(np.repeat(batch.kv_tokens, copies) - position, least)
+    rows = batch.logit_rows + int((copies - 1).sum())
+    return Batch(np.repeat(batch.new_tokens, copies), kv_tokens, rows)
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class RankBatches:
     """The batches of the data-parallel ranks of one instance, one rank after another."""
@@ -88,6 +108,12 @@ class RankBatches:
     def is_decode(self) -> bool:
         """Whether no rank has a prefill."""
         return bool(((self.new_tokens == 1) & (self.kv_tokens > 1)).all())
+
+    def rows_with(self, queries: int) -> int:
+        """`Batch.rows_with` of the rank with the most."""
+        if queries == 1:
+            return max(self.logit_rows, default=0)
+        return max((batch.rows_with(queries) for batch in self.split()), default=0)
 
     @classmethod
     def decode(cls, kv_tokens: NDArray[np.int64], requests: list[int]) -> RankBatches:

@@ -138,10 +138,23 @@ def test_idle_ranks_verify_dummies() -> None:
     assert step.compute_ps == model.speculative([Batch.decode([900] * 8)] * 4, Drafting(2)).compute_ps
 
 
-def test_prefills_cannot_be_verified() -> None:
-    mixed = Batch(np.array([1, 100]), np.array([50, 100]), 2)
-    with pytest.raises(InputError, match="queries: found 2 in a batch with prefills"):
-        QWEN.speculative([mixed], Drafting())
+@pytest.mark.parametrize("model", [QWEN, DEEPSEEK], ids=["gqa", "mla"])
+def test_decodes_beside_a_prompt_verify_drafts_with_one_reading_of_their_kv(model: IterationModel) -> None:
+    """16 requests of 16,000 tokens with a draft each and a prompt of 600: projections of 632 tokens, logits of 33 rows,
+    and attention that takes as much longer than with one query as in a step of decodes alone."""
+    steady = IterationModel(
+        model.model, model.partition, model.precision, replace(H200, clock=None), max_batched_tokens=512
+    )
+    mixed = Batch(np.array([1] * 16 + [600]), np.array([16_000] * 16 + [600]), 17)
+    two, one = (steady.price([mixed], queries=queries) for queries in (2, 1))
+    apart = steady.price([Batch(np.array([1] * 32 + [600]), np.array([16_000, 15_999] * 16 + [600]), 33)])
+    dense, head, attention = (PHASES.index(phase) for phase in (Phase.DENSE, Phase.HEAD, Phase.ATTENTION))
+    assert two.phase_ps[dense] == apart.phase_ps[dense]
+    assert two.phase_ps[head] == apart.phase_ps[head]
+    assert two.phase_ps[attention] < apart.phase_ps[attention]
+    alone = [steady.price([Batch.decode([16_000] * 16)], queries=each).phase_ps[attention] for each in (2, 1)]
+    difference = two.phase_ps[attention] - one.phase_ps[attention]
+    assert difference == pytest.approx(alone[0] - alone[1], rel=0.1, abs=0.03 * alone[1])
 
 
 @pytest.mark.parametrize(("drafts", "tokens"), [(1, 1.85), (2, 2.18), (3, 2.44)])
@@ -303,12 +316,16 @@ def test_prompts_cost_passes_of_the_drafter(method: str) -> None:
 
 
 def test_decodes_beside_a_prompt_are_drafted_for_with_it() -> None:
-    """One row of logits for each, a chunk that samples nothing included; the decode's tokens end one after another."""
+    """One row of logits for each, a chunk that samples nothing included; the decode has two queries in the pass."""
     drafting, model = Drafting(1, 0.7, "eagle"), drafted_by("eagle", queries=2)
     mixed = Batch(np.array([1, 500]), np.array([300, 800]), logit_rows=1)
     (cost,) = model.draft_passes([mixed], drafting)
-    alike = Batch(np.array([1, 1, 500]), np.array([300, 299, 800]), logit_rows=2)
-    assert cost.compute_ps == model._drafting_model.price([alike]).compute_ps
+    drafter = model._drafting_model
+    assert cost.compute_ps == drafter._iteration(RankBatches.of([mixed]), 0, 2, rows=2).compute_ps
+    alike = drafter.price([Batch(np.array([1, 1, 500]), np.array([300, 299, 800]), logit_rows=2)])
+    dense, attention = PHASES.index(Phase.DENSE), PHASES.index(Phase.ATTENTION)
+    assert cost.phase_ps[dense] == pytest.approx(alike.phase_ps[dense], rel=1e-3)
+    assert cost.phase_ps[attention] < alike.phase_ps[attention]
 
 
 def test_ngrams_cost_no_pass() -> None:

@@ -1,9 +1,9 @@
 """Iterations of several passes: two half batches that take turns, and steps that verify and draft tokens.
 
 Assumes, in addition to what `aicb` assumes of overlap and of drafts: each rank halves its own batch, also where vLLM
-would cut the batches of all ranks after as many tokens. In a step with prefills, or in which not all decodes have
-drafts, each decode verifies its drafts as so many requests of one token (its KV is read once each), and the batch runs
-as a whole. Passes that draft are never halved.
+would cut the batches of all ranks after as many tokens. A step with prefills, or in which not all decodes have drafts,
+runs as a whole; in the latter each decode verifies its drafts as so many requests of one token, whose KV is read once
+for each. Passes that draft are never halved.
 """
 
 from __future__ import annotations
@@ -100,11 +100,10 @@ def price_with_drafts(
     """
     if drafts is None:
         verification = model.price_device(batches, stage=stage)
-    elif verify_equally_many(drafting, batches, drafts):
+    elif drafting.method != "ngram" or verify_equally_many(drafting, batches, drafts):
         verification = model.price_device(batches, stage=stage, queries=drafting.queries)
     else:
-        made = np.full(len(drafts), drafting.drafts) if drafting.method != "ngram" else drafts
-        ranks = np.split(made + 1, np.cumsum([len(batch.new_tokens) for batch in batches])[:-1])
+        ranks = np.split(drafts + 1, np.cumsum([len(batch.new_tokens) for batch in batches])[:-1])
         verified = [one_by_one(batch, queries) for batch, queries in zip(batches, ranks, strict=True)]
         verification = model.price_device(verified, stage=stage)
     passes = (verification, *model.draft_passes(batches, drafting, stage=stage))
