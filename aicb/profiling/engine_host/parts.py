@@ -56,7 +56,10 @@ def _steps_of_rank(rank: dict[str, Any], began: float) -> list[Step]:
     scheduled = [row for row in rows if row[0] == "schedule"]
     updated = [row for row in rows if row[0] == "update"]
     steps = []
-    for number, workers in enumerate(zip(*rank["workers"], strict=True)):
+    in_workers = list(zip(*rank["workers"], strict=True))
+    if len(in_workers) == len(scheduled) == len(updated) + 1:
+        in_workers.pop()  # decided ahead for requests that ended with the step before, whose end nobody awaits
+    for number, workers in enumerate(in_workers):
         if number >= len(updated) or any(worker[0] != scheduled[number][3] for worker in workers):
             raise InputError(f"stamps: step {number}: found no step of as many tokens in the scheduler, expected one")
         _, begin, end, tokens, requests, prompts = scheduled[number]
