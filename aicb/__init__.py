@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from aicb.iteration.layer_schedule import Exchange, HalfBatch, LayerParts, LayerSchedule, layered_overlap
     from aicb.iteration.model import IterationModel
     from aicb.iteration.overlap import Overlap, TwoBatchOverlap, halve
-    from aicb.iteration.pricing import IterationCost
+    from aicb.iteration.pricing import IterationCost, in_turn
     from aicb.iteration.speculative import Drafting, SpeculativeCost
     from aicb.kernels.fitting.estimate import UnmeasuredShape
     from aicb.measurements.gpu import Gpu, canonical_gpu, get_gpu, gpu_files, known_gpus
@@ -82,6 +82,7 @@ __all__ = [
     "gpu_files",
     "halve",
     "head_operators",
+    "in_turn",
     "instance_memory",
     "iteration_operators",
     "known_gpus",
@@ -135,6 +136,7 @@ _MODULES = {
     "get_gpu": "aicb.measurements.gpu",
     "gpu_files": "aicb.measurements.gpu",
     "halve": "aicb.iteration.overlap",
+    "in_turn": "aicb.iteration.pricing",
     "head_operators": "aicb.operators.lists",
     "instance_memory": "aicb.operators.memory",
     "iteration_operators": "aicb.operators.lists",

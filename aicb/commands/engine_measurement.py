@@ -8,6 +8,7 @@ from statistics import fmean, quantiles
 from typing import Any
 
 from aicb.commands.host_of_steps import host_of
+from aicb.iteration.drafting_host import UNMEASURED, DraftingHost
 from aicb.iteration.host import HostModel, slowest_of
 from aicb.iteration.launches import Launches
 from aicb.measurements.gpu import gpu_of_device
@@ -16,23 +17,28 @@ from aicb.profiling.engine_host.parts import Step, request_latency_us, slowest_r
 FORMAT = 1
 LOADS = ("loads_before", "loads_after")
 """Phases that tell the host's times."""
+QUEUED_TOKENS = 2048
+"""Launches of larger batches wait for the device, which takes no more of them while it computes."""
 OF_THE_DEVICE = ("step_us", "gap_us", "speed_spread")
 """Fields of `HostModel` that stamps of a host do not tell."""
 
 
-def measurement_of(recording: dict[str, Any], launches: Launches) -> dict[str, Any]:
+def measurement_of(
+    recording: dict[str, Any], launches: Launches, drafting: DraftingHost = UNMEASURED
+) -> dict[str, Any]:
     """What `aicb.profiling.engine_host.runs.record_runs` has recorded, as a file holds it [s; host times µs].
 
     Args:
         recording: with ``config``, that of the model, and ``speculative``, if there are drafts.
         launches: of the model as it ran.
+        drafting: what drafts take on a host, where there are any.
 
     Raises:
         InputError: phases or kinds of steps are missing that the host is found from.
     """
     phases, args = recording["phases"], recording["args"]
     tp, dp = args["tensor_parallel_size"], args["data_parallel_size"]
-    host = _host(phases, launches, tp, dp)
+    host = _host(phases, launches, tp, dp, drafting)
     environment = recording["environment"]
     kept = {name: recording[name] for name in ("args", "config", "collectives", "norm_kernel", "kv_blocks")}
     served = {name: phase["found"] for name, phase in phases.items() if name.startswith("serve_")}
@@ -60,12 +66,12 @@ def steps_in(phase: dict[str, Any]) -> list[Step]:
     return steps_of({"began": phase["began"], "ranks": phase["ranks"]})
 
 
-def _host(phases: dict[str, Any], launches: Launches, tp: int, dp: int) -> HostModel:
+def _host(phases: dict[str, Any], launches: Launches, tp: int, dp: int, drafting: DraftingHost) -> HostModel:
     loads = [phases[name] for name in LOADS if name in phases]
     steps = [step for load in loads for step in steps_in(load)]
     latency_us = fmean(request_latency_us(load) for load in loads)
     factor = fmean(slowest_rank_factor(load) for load in loads)
-    return host_of(steps, launches, latency_us, tp, dp, factor)
+    return host_of(steps, launches, latency_us, tp, dp, factor, drafting)
 
 
 def _launches_us(
@@ -73,7 +79,8 @@ def _launches_us(
 ) -> dict[str, dict[str, float]]:
     """Time of a launch in batches with prompts, of a worker in the mean [µs], by what is replayed."""
     slowest = slowest_of(workers, host.speed_spread)
-    prompts = [step for step in steps if step.prompts]
+    with_prompts = [step for step in steps if step.prompts]
+    prompts = [step for step in with_prompts if step.tokens <= QUEUED_TOKENS] or with_prompts
     times_us = {
         "eager": [step.launch_s * 1e6 / launches.eager_time for step in prompts if step.mode == "eager"],
         "piecewise": [

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from statistics import median, quantiles
 
+from aicb.iteration.drafting_host import UNMEASURED, DraftingHost
 from aicb.iteration.host import OF_WORKERS, HostModel, slowest_of
 from aicb.iteration.launches import Launches
 from aicb.profiling.engine_host.parts import Step, middle_us
@@ -19,12 +20,14 @@ def host_of(
     tp: int = 1,
     dp: int = 1,
     slowest_rank_factor: float = 1.0,
+    drafting: DraftingHost = UNMEASURED,
 ) -> HostModel:
     """The times of a host, of a worker in the mean, whatever the model (`aicb.iteration.launches`).
 
     Steps have the times of the slowest of ``tp`` workers, of all ranks; what that is longer is taken off, so that the
     slowest of all is as slow as recorded (`HostModel.speed_spread`). With several, hand-over and agreement are apart;
-    gathering logits cannot be separated from sampling and stays in it. Drafting is no part of sampling.
+    gathering logits cannot be separated from sampling and stays in it. Drafting is no part of sampling, and what
+    preparing takes more where drafts are verified is taken off.
 
     Args:
         steps: decodes of one request and of more in full graphs, prompts alone within the captured sizes and beyond.
@@ -32,6 +35,7 @@ def host_of(
         request_latency_us: from the client to the scheduler, and from a result to the client.
         tp, dp: workers of a data-parallel rank, and ranks that share experts.
         slowest_rank_factor: how many times longer the slowest rank takes than the steps of all in the median.
+        drafting: of an engine with drafts.
 
     Raises:
         InputError: a kind of step is missing.
@@ -42,13 +46,14 @@ def host_of(
     eager = _only(steps, "eager prompts", lambda step: step.mode == "eager" and step.requests == 1)
     most = max(step.requests for step in many)
     fullest = [step for step in many if step.requests == most]
-    replay_us, decode_us = middle_us(one, "launch_s"), _preparing_us(one)
     longest = max(step.tokens for step in eager)
     long, short = [step for step in eager if step.tokens == longest], pieces
     shortest = min(step.tokens for step in short)
     short = [step for step in short if step.tokens == shortest]
     token_us = max(0.0, (_preparing_us(long) - _preparing_us(short)) / (longest - shortest))
-    launch_us = middle_us(eager, "launch_s") / launches.eager_time
+    replay_us, launch_us = middle_us(one, "launch_s"), middle_us(eager, "launch_s") / launches.eager_time
+    decode_us = _preparing_us(one) - launch_us * (drafting.preparing + drafting.request)
+    fullest_us = _preparing_us(fullest) - launch_us * (drafting.preparing + drafting.request * most)
     prompt_us = _preparing_us(short) - token_us * shortest - decode_us
     found = HostModel(
         launch_us=replay_us,
@@ -57,7 +62,7 @@ def host_of(
         prepare_us=max(0.0, decode_us - launch_us * launches.preparing),
         prompt_us=max(0.0, prompt_us - launch_us * launches.prompt_preparing),
         prompt_token_us=token_us,
-        request_us=max(0.0, (_preparing_us(fullest) - decode_us) / (most - 1)),
+        request_us=max(0.0, (fullest_us - decode_us) / (most - 1)),
         sample_us=median(step.sample_s - _taken_s(step, "draft") for step in one) * 1e6,
         request_latency_us=request_latency_us,
     )

@@ -65,6 +65,8 @@ def engine(
                 f"aicb profile engine: found no module {error.name!r}, expected an installed vllm"
             ) from None
         from aicb.commands.engine_measurement import measurement_of
+        from aicb.iteration.drafting_host import UNMEASURED, drafting_of_vllm
+        from aicb.model.catalog import load_model
         from aicb.profiling.engine_host.engine import EngineUnderTest
         from aicb.profiling.engine_host.runs import Runs, record_runs
 
@@ -82,7 +84,8 @@ def engine(
         recorded = record_runs(under_test, Runs(rates=loads), keep) | known
         is_fp8, kernel = "quantization_config" in configuration, recorded["norm_kernel"]
         launches = launches_of(str(file), tp, dp, is_fp8=is_fp8, shares_experts=ep or dp > 1, norm_kernel=kernel)
-    _write(output, measurement_of(recorded, launches))
+        drafting = UNMEASURED if drafts is None else drafting_of_vllm(load_model(str(file)), method)
+    _write(output, measurement_of(recorded, launches, drafting))
     typer.echo(f"{output}: compare with vidur-pd validate --engine {output}")
 
 

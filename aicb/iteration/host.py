@@ -175,16 +175,22 @@ class HostModel:
             own_us["hand_over_us"] = 0.0
             own_us["prepare_us"] += broadcast_us if self.hand_over_us is None else self.hand_over_us
         if dp > 1:
-            own_us["prepare_us"] += self._or_launches(self.agree_us, AGREEING_LAUNCHES)
+            own_us["prepare_us"] += self.agreeing_us
         if tp > 1:
             own_us["sample_us"] += self._or_launches(self.logits_us, LOGITS_LAUNCHES)
         return replace(self, **own_us)
+
+    @property
+    def agreeing_us(self) -> float:
+        """Of data-parallel ranks, on padding and graphs."""
+        return self._or_launches(self.agree_us, AGREEING_LAUNCHES)
 
     def _or_launches(self, time_us: float | None, launches: float) -> float:
         return launches * self.eager_launch_us if time_us is None else time_us
 
     def of_drafts(self) -> HostModel:
-        """Of a pass that drafts, within an iteration of the model's."""
+        """Of a pass that drafts, within an iteration of the model's: tensor-parallel ranks gather logits in each, and
+        the device prepares its inputs."""
         return replace(
             self,
             prepare_us=0.0,
@@ -192,11 +198,8 @@ class HostModel:
             prompt_token_us=0.0,
             request_us=0.0,
             sample_us=0.0,
-            step_us=0.0,
             gap_us=0.0,
             hand_over_us=0.0,
-            agree_us=0.0,
-            logits_us=0.0,
         )
 
 

@@ -18,6 +18,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from copy import copy
+from dataclasses import replace
 from functools import cached_property
 from typing import Protocol
 
@@ -32,6 +33,7 @@ from aicb.experts.load import ExpertLoad, UniformLoad
 from aicb.experts.popularity import RankPopularity
 from aicb.experts.profile import RankLoad, load_profile
 from aicb.iteration.attention import AttentionPricing
+from aicb.iteration.drafting_host import AGREED_PASSES, UNMEASURED, DraftingHost
 from aicb.iteration.graph_sizes import capture_sizes, most_captured
 from aicb.iteration.host import GraphMode, HostModel
 from aicb.iteration.launches import Launches, count_launches
@@ -103,6 +105,7 @@ class IterationModel:
         rope_kernel: what it runs for the rotary embedding of latent attention.
         hybrid_kernels: what it runs in models with gated delta rules besides products, attention and experts.
         norm_kernel: what it runs for norms after all-reduces of tensor-parallel ranks.
+        drafting_host: what drafts take on its host besides launching their passes.
         dispatch: how it brings tokens of data-parallel ranks to experts that these share.
 
     Raises:
@@ -138,6 +141,7 @@ class IterationModel:
         rope_kernel: RopeKernel = "in_place",
         hybrid_kernels: HybridKernels = "fused",
         norm_kernel: NormKernel = "apart",
+        drafting_host: DraftingHost = UNMEASURED,
         dispatch: ExpertDispatch = DEEPEP,
     ):
         gpu.check(precision)
@@ -166,6 +170,7 @@ class IterationModel:
         self._sizes, self._graph_sizes = listed if cuda_graphs else [], graph_sizes
         self._max_seqs, self._max_batched_tokens, self._queries = max_seqs, max_batched_tokens, queries
         self._drafter = drafter or Drafter.mtp(model, partition, precision)
+        self._drafting_host = drafting_host
         self._estimator = select_estimator(estimator, gpu, precision) if isinstance(estimator, str) else estimator
         self._pricing = Pricing(self._estimator, gpu, precision)
         self._broadcast_us = broadcast_us
@@ -341,15 +346,29 @@ class IterationModel:
         Raises:
             InputError: as ``price``; a batch with prefills.
         """
-        verification = self.price(batches, stage=stage, queries=drafting.queries)
+        verification = self.price_device(batches, stage=stage, queries=drafting.queries)
         return SpeculativeCost(
-            verification, self.draft_passes(batches, drafting, stage=stage), drafting.expected_tokens
+            self.prepared_with_drafts(verification, batches),
+            self.draft_passes(batches, drafting, stage=stage),
+            drafting.expected_tokens,
         )
+
+    def prepared_with_drafts(self, cost: IterationCost, batches: Sequence[Batch]) -> IterationCost:
+        """An iteration whose decodes verify drafts, with what the host does for these before it."""
+        most = max(int(batch.is_decode.sum()) for batch in batches)
+        launches = self._drafting_host.preparing + self._drafting_host.request * most if most else 0.0
+        return replace(cost, prepare_ps=cost.prepare_ps + self._launches_ps(launches))
+
+    def _launches_ps(self, launches: float) -> int:
+        """Outside graphs."""
+        return round(launches * self.host_of_workers.eager_launch_us * PS_PER_US)
 
     def draft_passes(
         self, batches: Sequence[Batch], drafting: Drafting, *, stage: int = 0
     ) -> tuple[IterationCost, ...]:
-        """Cost of each pass that drafts for the next step; none before the last stage, and none of n-grams.
+        """Cost of each pass that drafts for the next step, on the device; none before the last stage, or of n-grams.
+
+        What the host launches for a pass is hidden behind the passes before it, as far as those take longer.
 
         Args:
             batches: those of the step, one per data-parallel rank; KV lengths of decodes include the tokens to verify.
@@ -361,9 +380,28 @@ class IterationModel:
         layer, extra = self._drafting_model, drafting.extra_inputs
         rows = max(len(batch.new_tokens) for batch in batches)
         inputs = RankBatches.of([first_inputs(batch, extra) for batch in batches])
-        first = layer._iteration(inputs, 0, drafting.queries + extra, rows)
+        passes = [layer._iteration(inputs, 0, drafting.queries + extra, rows)]
+        besides = [self._drafting_host.besides(layer._graph_mode(inputs, drafting.queries + extra))]
         newest = [Batch.decode(batch.kv_tokens + extra + 1) for batch in batches] if drafting.drafts > 1 else []
-        return (first.in_sequence(), *(layer.price(later(newest, draft)) for draft in range(drafting.drafts - 1)))
+        for draft in range(drafting.drafts - 1):
+            passes.append(layer.price_device(later(newest, draft)))
+            besides.append(self._drafting_host.further)
+        agreeing_us = self.host.agreeing_us if self.partition.dp > 1 and self._is_in_lockstep() else 0.0
+        agreeing_ps = round(agreeing_us * PS_PER_US)
+        return tuple(
+            replace(
+                cost,
+                launch_ps=cost.launch_ps + self._launches_ps(besides[place]) + agreeing_ps * (place < AGREED_PASSES),
+            )
+            for place, cost in enumerate(passes)
+        )
+
+    def _graph_mode(self, ranks: RankBatches, queries: int) -> GraphMode:
+        """What is replayed of an iteration."""
+        most = max(batch.tokens_with(queries) for batch in ranks.split())
+        if most > self.most_captured_tokens:
+            return GraphMode.EAGER
+        return GraphMode.FULL if ranks.is_decode else GraphMode.PIECEWISE
 
     def layer_parts(self, cost: IterationCost, tokens: int, *, stage: int = 0) -> LayerParts:
         """Compute of an iteration, by its place between the collectives of layers with experts.
@@ -420,6 +458,7 @@ class IterationModel:
             rope_kernel=self.rope_kernel,
             hybrid_kernels=self.hybrid_kernels,
             norm_kernel=self.norm_kernel,
+            drafting_host=self._drafting_host,
             dispatch=self.dispatch,
         )
         if self._drafter.is_layer:
@@ -544,6 +583,4 @@ class _DraftingModel(IterationModel):
         return normalised_by(self.norm_kernel, self._as_run(self._drafter.token_operators(tokens)), self.partition.tp)
 
     def _launching_us(self, host: HostModel, mode: GraphMode, launches: Launches) -> float:
-        """vLLM replays no full graphs of drafters."""
-        replayed = GraphMode.PIECEWISE if mode is GraphMode.FULL else mode
-        return super()._launching_us(host, replayed, launches.within_iteration())
+        return super()._launching_us(host, self._drafting_host.mode(mode), launches.within_iteration())

@@ -60,6 +60,22 @@ class IterationCost:
         return replace(self, compute_ps=self.compute_ps + longer_ps, host_ps=self.host_ps + longer_ps)
 
 
+def in_turn(costs: Sequence[IterationCost], host_ps: int) -> IterationCost:
+    """Passes one after another that expose ``host_ps`` of host time together; what prepares them is the first's."""
+    busy_ps = sum(cost.compute_ps - cost.host_ps for cost in costs)
+    return IterationCost(
+        compute_ps=busy_ps + host_ps,
+        host_ps=host_ps,
+        phase_ps=tuple(sum(parts) for parts in zip(*(cost.phase_ps for cost in costs), strict=True)),
+        communications=tuple(what for cost in costs for what in cost.communications),
+        estimated_ps=sum(cost.estimated_ps for cost in costs),
+        estimated_operators=tuple(sorted({name for cost in costs for name in cost.estimated_operators})),
+        prepare_ps=costs[0].prepare_ps,
+        launch_ps=sum(cost.launch_ps for cost in costs),
+        hand_over_ps=costs[0].hand_over_ps,
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class PricedOperators:
     """Priced operators that depend on the same integers."""

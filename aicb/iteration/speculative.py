@@ -22,7 +22,7 @@ rejected tokens stay in the first pass, and chunks of prompts that sample nothin
 replay piecewise graphs at most (`initialize_cudagraph_keys`).
 
 Assumes that verification attends to all KV with every query (the causal mask among k + 1 tokens is ignored), that the
-host hides behind the passes as in plain decoding, once per step, and greedy drafts without a tree. The lookup of
+host hides behind all passes of a step together, and greedy drafts without a tree. The lookup of
 n-grams costs no time here: no measurement of it is at hand. Tokens beyond the end of a request and the KV of rejected
 drafts are the scheduler's.
 """
@@ -35,7 +35,7 @@ from typing import Literal
 
 import numpy as np
 
-from aicb.iteration.pricing import IterationCost
+from aicb.iteration.pricing import IterationCost, in_turn
 from aicb.operators.batch import Batch
 from boundary.errors import InputError
 
@@ -143,7 +143,7 @@ class Drafting:
 
 @dataclass(frozen=True, slots=True)
 class SpeculativeCost:
-    """One step: verification by the model, then the passes that draft."""
+    """One step: verification by the model, then the passes that draft, all on the device."""
 
     verification: IterationCost
     draft_passes: tuple[IterationCost, ...]
@@ -153,8 +153,9 @@ class SpeculativeCost:
 
     @property
     def compute_ps(self) -> int:
-        """All passes, communication apart."""
-        return self.verification.compute_ps + sum(cost.compute_ps for cost in self.draft_passes)
+        """All passes among steps like it, communication apart; what the host takes longer is in it."""
+        passes = (self.verification, *self.draft_passes)
+        return in_turn(passes, host_ps=sum(cost.host_ps for cost in passes)).in_sequence().compute_ps
 
     @property
     def compute_ps_per_token(self) -> float:

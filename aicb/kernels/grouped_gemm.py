@@ -59,6 +59,22 @@ UNIFORM = "multinomial"
 SITE_RUNS = ("vllm_experts_sliced", "vllm_experts_h100", "vllm_experts_in_engine")
 """Runs of more widths of the engine's kernel, and of an H100, each site a surface of its own: vLLM ships tiles for some
 sites and takes a rule of thumb for others, which would bend a common one."""
+NARROW_TOKENS, WIDE_TOKENS = 64, 96
+"""Where vLLM ships no tiles for fp8 experts in blocks it has 16 rows for up to 64 tokens and 64 for more
+(``fused_moe.py``, ``get_default_config``); measured at these."""
+UNTUNED_SITES: Mapping[Site, int] = {
+    (256, 4096, 7168): 8,
+    (256, 7168, 2048): 8,
+    (256, 7168, 1024): 8,
+    (128, 3072, 4096): 8,
+    (128, 4096, 1536): 8,
+    (512, 1024, 2048): 10,
+    (512, 512, 2048): 10,
+    (512, 2048, 512): 10,
+    (512, 2048, 256): 10,
+}
+"""Experts that a token chooses, of sites for which vLLM 0.24 ships none on an H200 (``is_tuned`` of
+``vllm_experts_fp8.parquet``)."""
 SHARED_EXPERTS = (8, 128, 512)
 """Of all ranks together, in measurements of the engine's kernel with shared experts."""
 SHARED = " of "
@@ -278,7 +294,8 @@ class ExpertTimes(KernelTimes[GroupedGemm]):
     @staticmethod
     def shape_of(kernel: GroupedGemm) -> Shape:
         active = max(float(kernel.active_groups), 1.0)
-        return float(kernel.groups), active, float(kernel.n), float(kernel.k), max(kernel.rows / active, 1.0)
+        per_active = max(kernel.rows / active, _least_in_wide_tiles(kernel), 1.0)
+        return float(kernel.groups), active, float(kernel.n), float(kernel.k), per_active
 
     def price(self, kernel: GroupedGemm) -> Estimate:
         shape = self.shape_of(kernel)
@@ -295,6 +312,15 @@ class ExpertTimes(KernelTimes[GroupedGemm]):
 
     def _surface_of(self, kernel: GroupedGemm) -> Surface:
         return self._sites.get((kernel.groups, kernel.n, kernel.k), self.surface)
+
+
+def _least_in_wide_tiles(kernel: GroupedGemm) -> float:
+    """Rows of an active expert in the smallest batch that was measured with the same tiles, where these change between
+    two measured ones; 0 elsewhere."""
+    chosen = UNTUNED_SITES.get((kernel.groups, kernel.n, kernel.k)) if kernel.layout == "gathered" else None
+    if chosen is None or kernel.dtype != "fp8" or kernel.rows <= NARROW_TOKENS * chosen:
+        return 0.0
+    return WIDE_TOKENS * chosen / (kernel.groups * (1.0 - (1.0 - chosen / kernel.groups) ** WIDE_TOKENS))
 
 
 class BorrowedTimes(KernelTimes[GroupedGemm]):

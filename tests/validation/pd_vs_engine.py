@@ -41,9 +41,10 @@ PAIRS = {
     "qwen3-30b-a3b-1p1d": (DEFAULT, MEDIAN_HOST),
     "qwen3-8b-1p1d-later": (DEFAULT, MEDIAN_HOST, OWN, THEN),
     "deepseek-v3-l8-1p1d": (DEFAULT, MEDIAN_HOST, OWN, THEN),
+    "qwen3-8b-1p1d-blocks64": (DEFAULT, MEDIAN_HOST),
 }
 """Pairs, and the hosts that they are simulated on."""
-FITTED, SECOND_PAIR, *MEASURED_HOSTS = PAIRS
+FITTED, SECOND_PAIR, *MEASURED_HOSTS, LARGER_BLOCKS = PAIRS
 ISOLATED_TOKENS = (256, 1024, 4096, 8192, 16384)
 LOADS = ("serve_2.0", "serve_6.0", "serve_12.0")
 HELD_OUT = "serve_12.0"
@@ -175,6 +176,7 @@ def _config(pair: str, run: str, host: str, folder: Path, connector: dict[str, A
                 "max_seqs": 256,
                 "gpu_memory_utilization": 0.85,
                 "prefix_caching": False,
+                **found.get("engine", {}),
             },
             "kv_transfer": {"connector": {"kind": "nixl", **connector}},
         }

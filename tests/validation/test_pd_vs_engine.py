@@ -9,6 +9,7 @@ from tests.validation.pd_vs_engine import (
     DEFAULT,
     FITTED,
     ISOLATED_TOKENS,
+    LARGER_BLOCKS,
     LOADS,
     MEASURED_HOSTS,
     OWN,
@@ -106,3 +107,27 @@ def test_pairs_whose_hosts_are_known_serve_as_measured(pair: str, load: str) -> 
     found = errors(load, pair, OWN)
     for metric, most in OWN_SERVING.items():
         assert abs(found[metric]) <= most, f"{metric}: {found[metric]:+.1%}"
+
+
+LARGER_HAND_OVER = {MEDIAN_HOST: 0.12, DEFAULT: 0.26}
+"""Of single requests; the host takes part in it, and was not measured."""
+
+
+@pytest.mark.parametrize("tokens", ISOLATED_TOKENS)
+@pytest.mark.parametrize("host", LARGER_HAND_OVER)
+def test_blocks_of_64_tokens_are_handed_over_as_was_predicted(host: str, tokens: int) -> None:
+    """16,384 tokens in 95 ms, in blocks of 16 tokens 302 and more; short prompts are as fast as the host lets them."""
+    found = errors(f"iso{tokens}", LARGER_BLOCKS, host)
+    assert abs(found["hand-over"]) <= LARGER_HAND_OVER[host], f"{found['hand-over']:+.1%}"
+    if tokens > 1024:
+        assert abs(found["ttft"]) <= ISOLATED_TTFT, f"{found['ttft']:+.1%}"
+
+
+@pytest.mark.parametrize("load", LOADS)
+def test_a_pair_with_blocks_of_64_tokens_serves_as_measured(load: str) -> None:
+    """TTFT is as far off as the prompts."""
+    found = errors(load, LARGER_BLOCKS)
+    assert abs(found["tpot"]) <= 0.03
+    assert abs(found["e2e"]) <= 0.02
+    assert abs(found["hand-over"]) <= 0.08
+    assert -0.19 <= found["ttft"] <= -0.06

@@ -29,6 +29,7 @@ from aicb.estimators.selection import select_estimator
 from aicb.experts.drift import ExpertDrift
 from aicb.experts.placed import PlacedExperts
 from aicb.experts.profile import load_profile
+from aicb.iteration.drafting_host import UNMEASURED, DraftingHost, drafting_of_vllm
 from aicb.iteration.host import load_host
 from aicb.iteration.workers import AttentionWorkerModel, WorkersModel
 from aicb.model.kv_groups import KvGroups
@@ -42,6 +43,7 @@ from boundary.fields import Section
 from vidur_pd.config import NAMED_POLICIES, SCHEDULING_POLICIES, EngineConfig, EplbConfig, PoolConfig, SimulationConfig
 from vidur_pd.config.file import describe
 from vidur_pd.config.own_classes import load_class
+from vidur_pd.config.speculative import SpeculativeConfig
 from vidur_pd.execution.instances.placement import ffn_partition_of, partition_of
 from vidur_pd.execution.iteration.passes import Halves
 from vidur_pd.scheduling.policies import policy_named
@@ -156,6 +158,11 @@ issue 4440, a broadcast of known size between processors). TensorRT-LLM's, by MP
 nothing."""
 
 
+def _drafting_host(engine: EngineConfig, model: Model, asked: SpeculativeConfig | None) -> DraftingHost:
+    """Measured of vLLM."""
+    return drafting_of_vllm(model, asked.method) if asked is not None and engine.framework == "vllm" else UNMEASURED
+
+
 def launches_apart(engine: EngineConfig, pool: PoolConfig) -> bool:
     """Whether workers launch in processes of their own, as vLLM's do on more than one GPU
     (``vllm/config/parallel.py``, ``distributed_executor_backend``)."""
@@ -263,6 +270,7 @@ def pool_model(config: SimulationConfig, pool: PoolConfig, model: Model, estimat
                 overlap=_overlap(engine),
                 norm_kernel=engine.norm_kernel,
                 drafter=drafter,
+                drafting_host=_drafting_host(engine, model, asked),
                 dispatch=dispatch,
                 **options,
             )

@@ -110,10 +110,10 @@ def test_a_step_is_verification_and_one_pass_per_draft() -> None:
     assert step.expected_tokens == pytest.approx(2.952)
 
 
-def test_a_draft_pass_costs_less_than_a_tenth_of_the_model_and_no_host_step() -> None:
+def test_a_draft_pass_costs_less_than_a_tenth_of_the_model_with_what_prepares_its_inputs() -> None:
     step = DEEPSEEK.speculative([Batch.decode([4000] * 8)], Drafting())
     (draft,) = step.draft_passes
-    assert draft.host_ps == 0
+    assert draft.host_ps == round(HostModel().step_us * 1e6)
     assert step.verification.compute_ps / 61 < draft.compute_ps < step.verification.compute_ps / 10
 
 
@@ -272,16 +272,17 @@ def drafted_by(method: str, **fields: Any) -> IterationModel:
 
 def test_passes_of_a_draft_model_are_its_own_iterations() -> None:
     """Three drafts for eight requests of 1000 tokens, four of them verified: the model runs over the five tokens that
-    end at 1001, then over one that ends at 1002 and at 1003; without the host's step, in piecewise graphs."""
+    end at 1001, then over one that ends at 1002 and at 1003; without the host's step, launched in piecewise graphs."""
     drafting = Drafting(3, 0.7, "draft_model")
     batch = [Batch.decode([1000] * 8)]
     step = drafted_by("draft_model", queries=4).speculative(batch, drafting)
     host = HostModel().of_drafts()
-    piecewise_us = host.launch_us + 28 * 4 * host.piece_launch_us
-    alone = IterationModel(QWEN_0_6B, Partition(), BF16, H200, queries=4, host=replace(host, launch_us=piecewise_us))
-    at_1001 = alone._iteration(RankBatches.decode(np.full(8, 1001), [8]), 0, 5, 8).in_sequence()
-    later = [alone.price([Batch.decode([kv] * 8)]) for kv in (1002, 1003)]
+    alone = IterationModel(QWEN_0_6B, Partition(), BF16, H200, queries=4, host=host)
+    at_1001 = alone._iteration(RankBatches.decode(np.full(8, 1001), [8]), 0, 5, 8)
+    later = [alone.price_device([Batch.decode([kv] * 8)]) for kv in (1002, 1003)]
     assert [cost.compute_ps for cost in step.draft_passes] == [at_1001.compute_ps, *(each.compute_ps for each in later)]
+    piecewise_us = host.launch_us + 28 * 4 * host.piece_launch_us
+    assert {cost.launch_ps for cost in step.draft_passes} == {round(piecewise_us * 1e6)}
 
 
 def test_a_pass_of_an_eagle_head_is_the_sum_of_its_operators() -> None:
@@ -299,7 +300,8 @@ def test_a_pass_of_an_eagle_head_is_the_sum_of_its_operators() -> None:
     fused_us = 2 * Pricing(estimator, steady, BF16).launch_floor_us
     attention_us = cost.phase_ps[PHASES.index(Phase.ATTENTION)] / 1e6
     assert attention_us > 0
-    assert cost.compute_ps / 1e6 == pytest.approx(kernels_us - fused_us + attention_us, rel=1e-6)
+    inputs_us = HostModel().step_us
+    assert cost.compute_ps / 1e6 == pytest.approx(kernels_us - fused_us + attention_us + inputs_us, rel=1e-6)
 
 
 @pytest.mark.parametrize("method", BEHIND_QWEN)
@@ -310,8 +312,8 @@ def test_prompts_cost_passes_of_the_drafter(method: str) -> None:
     first, second = model.draft_passes([Batch.prefill([1000])], drafting)
     extra = 1 if method == "draft_model" else 0
     drafter = model._drafting_model
-    assert first.compute_ps == drafter.price([Batch.prefill([1000 + extra])]).compute_ps
-    assert second.compute_ps == drafter.price([Batch.decode([1001 + extra])]).compute_ps
+    assert first.compute_ps == drafter.price_device([Batch.prefill([1000 + extra])]).compute_ps
+    assert second.compute_ps == drafter.price_device([Batch.decode([1001 + extra])]).compute_ps
     assert first.compute_ps > second.compute_ps
 
 

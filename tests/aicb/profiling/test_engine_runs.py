@@ -17,7 +17,7 @@ from aicb.profiling.engine_host.client import Answer
 from aicb.profiling.engine_host.engine import DraftsUnderTest
 from aicb.profiling.engine_host.runs import Runs, steady_row
 from boundary.errors import InputError
-from tests.aicb.profiling.fake_vllm import DECODE_S, TOKEN_S, FakeEngine, install
+from tests.aicb.profiling.fake_vllm import COMPILING_S, DECODE_S, TOKEN_S, FakeEngine, install
 
 ENVIRONMENT = {"cpu": "a CPU", "cores": 2, "gpus": ["NVIDIA H200"], "kernel": "6", "versions": {"vllm": "0.24.0"}}
 FEW = {"prompts": (128, 1024), "repetitions": 3, "decodes": ((64, 1), (64, 4)), "steps": 10, "load_s": 0.5}
@@ -87,6 +87,21 @@ def test_a_measurement_has_what_the_engine_did(model: Path) -> None:
     assert host["prepare_us"] == pytest.approx(0.25 * DECODE_S * 1e6, abs=1.0)
     launches = found["launches"]["loads_before"]["eager"]  # launching takes longer with more tokens here
     assert launches["p10_us"] <= host["eager_launch_us"] <= launches["p90_us"]
+
+
+@pytest.mark.parametrize(("phase", "phases"), [(3, 6), (2, 5)])
+def test_a_load_in_which_a_kernel_is_compiled_is_measured_again(
+    model: Path, monkeypatch: pytest.MonkeyPatch, phase: int, phases: int
+) -> None:
+    """Of the host's loads before, prompts, decodes, one load, and the host's after, the fourth is, the third is not."""
+    monkeypatch.setattr(FakeEngine, "compiles_in_phase", phase)
+    monkeypatch.setattr(runs_module, "COMPILING_S", 0.5 * COMPILING_S)
+    found = measured(model, "--rates", "20")
+    (engine,) = FakeEngine.made
+    assert engine.has_compiled
+    assert engine.phases == phases
+    assert len(found["serve_20.0"]) == 10
+    assert all(request["ttft"] < COMPILING_S for request in found["serve_20.0"])
 
 
 def test_drafts_that_are_all_kept_give_two_tokens_a_step(model: Path) -> None:

@@ -15,9 +15,9 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from aicb import Batch, Drafting, IterationCost, IterationModel, LayerSchedule, halve, one_by_one
+from aicb import Batch, Drafting, IterationCost, IterationModel, LayerSchedule, halve, in_turn, one_by_one
 
-__all__ = ["Drafting", "Halves", "in_turn", "price_with_drafts", "verify_equally_many"]
+__all__ = ["Drafting", "Halves", "price_with_drafts", "verify_equally_many"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,22 +63,6 @@ class Halves:
         return self.decode_tokens_min if batch.is_decode.all() else self.prefill_tokens_min
 
 
-def in_turn(costs: Sequence[IterationCost], host_ps: int) -> IterationCost:
-    """Passes one after another that expose ``host_ps`` of host time together."""
-    busy_ps = sum(cost.compute_ps - cost.host_ps for cost in costs)
-    return IterationCost(
-        compute_ps=busy_ps + host_ps,
-        host_ps=host_ps,
-        phase_ps=tuple(sum(parts) for parts in zip(*(cost.phase_ps for cost in costs), strict=True)),
-        communications=tuple(what for cost in costs for what in cost.communications),
-        estimated_ps=sum(cost.estimated_ps for cost in costs),
-        estimated_operators=tuple(sorted({name for cost in costs for name in cost.estimated_operators})),
-        prepare_ps=costs[0].prepare_ps,
-        launch_ps=sum(cost.launch_ps for cost in costs),
-        hand_over_ps=costs[0].hand_over_ps,
-    )
-
-
 def verify_equally_many(drafting: Drafting, batches: Sequence[Batch], drafts: NDArray[np.int64]) -> bool:
     """Whether all requests of a step are decodes, with as many ``drafts`` [requests of all ranks] to verify."""
     if not all(batch.is_decode.all() for batch in batches):
@@ -106,5 +90,7 @@ def price_with_drafts(
         ranks = np.split(drafts + 1, np.cumsum([len(batch.new_tokens) for batch in batches])[:-1])
         verified = [one_by_one(batch, queries) for batch, queries in zip(batches, ranks, strict=True)]
         verification = model.price_device(verified, stage=stage)
+    if drafts is not None:
+        verification = model.prepared_with_drafts(verification, batches)
     passes = (verification, *model.draft_passes(batches, drafting, stage=stage))
     return in_turn(passes, host_ps=sum(cost.host_ps for cost in passes))

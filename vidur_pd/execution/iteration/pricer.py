@@ -8,13 +8,23 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from aicb import Batch, Communication, Exchange, HalfBatch, IterationCost, IterationModel, RankBatches, layered_overlap
+from aicb import (
+    Batch,
+    Communication,
+    Exchange,
+    HalfBatch,
+    IterationCost,
+    IterationModel,
+    RankBatches,
+    in_turn,
+    layered_overlap,
+)
 from aicb._core import IterationPricing
 from netsim.fabric import FabricState, Gpus
 from vidur_pd._core import GroupBatch, Instance, Loop, RunningIteration, Stage
 from vidur_pd.execution.communication.pricer import NO_COST, CollectiveCost, CommunicationPricer
 from vidur_pd.execution.instances.placement import Placement
-from vidur_pd.execution.iteration.passes import Drafting, Halves, in_turn, price_with_drafts, verify_equally_many
+from vidur_pd.execution.iteration.passes import Drafting, Halves, price_with_drafts, verify_equally_many
 
 BeforePricing = Callable[[int, int], None]
 """Called with the instant at which an iteration begins, and its tokens."""
@@ -285,6 +295,8 @@ class IterationPricer:
         overlapped = [*overlap.overlapped, *([(0.0, float(others_ps), 1.0)] if others_ps else [])]
         if self._drafting is None:
             return self._priced(both, stage, not_overlapped_ps, overlapped)
+        if queries > 1:
+            both = self._model.prepared_with_drafts(both, whole)
         passes = self._model.draft_passes(whole, self._drafting, stage=stage)
         exposed = [(0.0, float(self._communication(stage, cost).communication_ps), 1.0) for cost in passes]
         whole_step = in_turn((both, *passes), host_ps=sum(cost.host_ps for cost in (both, *passes)))
