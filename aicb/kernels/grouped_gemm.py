@@ -75,6 +75,8 @@ UNTUNED_SITES: Mapping[Site, int] = {
 }
 """Experts that a token chooses, of sites for which vLLM 0.24 ships none on an H200 (``is_tuned`` of
 ``vllm_experts_fp8.parquet``)."""
+DRAWN_SHARE = 0.99
+"""Of the rows that are expected of an expert, what the draw that was measured may have at least."""
 SHARED_EXPERTS = (8, 128, 512)
 """Of all ranks together, in measurements of the engine's kernel with shared experts."""
 SHARED = " of "
@@ -320,7 +322,8 @@ def _least_in_wide_tiles(kernel: GroupedGemm) -> float:
     chosen = UNTUNED_SITES.get((kernel.groups, kernel.n, kernel.k)) if kernel.layout == "gathered" else None
     if chosen is None or kernel.dtype != "fp8" or kernel.rows <= NARROW_TOKENS * chosen:
         return 0.0
-    return WIDE_TOKENS * chosen / (kernel.groups * (1.0 - (1.0 - chosen / kernel.groups) ** WIDE_TOKENS))
+    expected = WIDE_TOKENS * chosen / (kernel.groups * (1.0 - (1.0 - chosen / kernel.groups) ** WIDE_TOKENS))
+    return DRAWN_SHARE * expected
 
 
 class BorrowedTimes(KernelTimes[GroupedGemm]):
