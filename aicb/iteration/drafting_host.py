@@ -98,7 +98,7 @@ def drafting_of_vllm(model: Model, method: str) -> DraftingHost:
 
 
 def has_second_runner(model: Model) -> bool:
-    """Whether vLLM runs it in its second runner: Llama, Mistral and dense Qwen3. DeepSeek-V2 and the MoE models of Qwen2
+    """Whether vLLM runs it in its second runner: Llama, Mistral and dense Qwen3. DeepSeek-V2 and MoE models of Qwen2
     and Granite, which it lists as well, are taken for the first's."""
     return all(
         isinstance(layer.ffn, DenseFfn)
