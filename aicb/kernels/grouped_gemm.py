@@ -38,6 +38,8 @@ TiledLayout = Literal["masked", "contiguous"]
 Layout = Literal[TiledLayout, "gathered"]
 Site = tuple[int, int, int]
 """Experts of a rank, columns, inner size."""
+TiledSite = tuple[Site, bool]
+"""And whether an engine's kernel multiplies in its wide tiles there."""
 ExpertSite = tuple[WeightDtype, bool, int, int, int]
 """Format of weights, whether ranks share the experts, and a site."""
 OPERATIONS = ("grouped_gemm_masked", "grouped_gemm_contiguous", "grouped_gemm_gathered", "grouped_gemm_swiglu")
@@ -59,9 +61,9 @@ UNIFORM = "multinomial"
 SITE_RUNS = ("vllm_experts_sliced", "vllm_experts_h100", "vllm_experts_in_engine")
 """Runs of more widths of the engine's kernel, and of an H100, each site a surface of its own: vLLM ships tiles for some
 sites and takes a rule of thumb for others, which would bend a common one."""
-NARROW_TOKENS, WIDE_TOKENS = 64, 96
-"""Where vLLM ships no tiles for fp8 experts in blocks it has 16 rows for up to 64 tokens and 64 for more
-(``fused_moe.py``, ``get_default_config``); measured at these."""
+NARROW_TOKENS = 64
+"""Up to so many tokens vLLM's tiles of fp8 experts in blocks have 16 rows, for more 64, where it ships none
+(``fused_moe.py``, ``get_default_config``)."""
 UNTUNED_SITES: Mapping[Site, int] = {
     (256, 4096, 7168): 8,
     (256, 7168, 2048): 8,
@@ -75,8 +77,6 @@ UNTUNED_SITES: Mapping[Site, int] = {
 }
 """Experts that a token chooses, of sites for which vLLM 0.24 ships none on an H200 (``is_tuned`` of
 ``vllm_experts_fp8.parquet``)."""
-DRAWN_SHARE = 0.99
-"""Of the rows that are expected of an expert, what the draw that was measured may have at least."""
 SHARED_EXPERTS = (8, 128, 512)
 """Of all ranks together, in measurements of the engine's kernel with shared experts."""
 SHARED = " of "
@@ -280,8 +280,8 @@ class ExpertTimes(KernelTimes[GroupedGemm]):
     does so where the layout is "gathered". Rows of vLLM's own kernel (``ENGINE_KERNEL``), taken under uniform routing,
     where experts at the edge of a row tile need two, are a surface by themselves: two kernels on one would bend it. Of
     ranks that share experts, for whose numbers vLLM ships no tiles, and of later runs (`SITE_RUNS`), each measured site
-    is one. Of bf16 our kernel, measured at all expert-parallel sizes, stands in beyond the reach of
-    those.
+    is one; fp8 sites without tuned tiles are two together, by tiles. Of bf16 our kernel, measured at all
+    expert-parallel sizes, stands in beyond the reach of those.
 
     Of other kernels only rows measured with equal experts are used: the kernel states total rows, so skew among the
     experts of one rank (measured +0 to +37 % masked, −3 to +11 % contiguous at the tile edge) is not modelled.
@@ -289,15 +289,14 @@ class ExpertTimes(KernelTimes[GroupedGemm]):
 
     has_stand_ins = True
 
-    def __init__(self, surfaces: list[Surface], sites: Mapping[Site, Surface]):
+    def __init__(self, surfaces: list[Surface], sites: Mapping[TiledSite, Surface]):
         self.surface, *self._stand_ins = surfaces
         self._sites = sites
 
     @staticmethod
     def shape_of(kernel: GroupedGemm) -> Shape:
         active = max(float(kernel.active_groups), 1.0)
-        per_active = max(kernel.rows / active, _least_in_wide_tiles(kernel), 1.0)
-        return float(kernel.groups), active, float(kernel.n), float(kernel.k), per_active
+        return float(kernel.groups), active, float(kernel.n), float(kernel.k), max(kernel.rows / active, 1.0)
 
     def price(self, kernel: GroupedGemm) -> Estimate:
         shape = self.shape_of(kernel)
@@ -313,17 +312,15 @@ class ExpertTimes(KernelTimes[GroupedGemm]):
         return self._surface_of(kernel), [self.shape_of(kernel)]
 
     def _surface_of(self, kernel: GroupedGemm) -> Surface:
-        return self._sites.get((kernel.groups, kernel.n, kernel.k), self.surface)
+        site = (kernel.groups, kernel.n, kernel.k)
+        is_wide = kernel.dtype == "fp8" and kernel.layout == "gathered" and _has_wide_tiles(site, kernel.rows)
+        return self._sites.get((site, is_wide), self.surface)
 
 
-def _least_in_wide_tiles(kernel: GroupedGemm) -> float:
-    """Rows of an active expert in the smallest batch that was measured with the same tiles, where these change between
-    two measured ones; 0 elsewhere."""
-    chosen = UNTUNED_SITES.get((kernel.groups, kernel.n, kernel.k)) if kernel.layout == "gathered" else None
-    if chosen is None or kernel.dtype != "fp8" or kernel.rows <= NARROW_TOKENS * chosen:
-        return 0.0
-    expected = WIDE_TOKENS * chosen / (kernel.groups * (1.0 - (1.0 - chosen / kernel.groups) ** WIDE_TOKENS))
-    return DRAWN_SHARE * expected
+def _has_wide_tiles(site: Site, rows: float) -> bool:
+    """Whether an engine's kernel of fp8 experts multiplies so many rows in tiles of 64 where no tiles are tuned."""
+    chosen = UNTUNED_SITES.get(site)
+    return chosen is not None and rows > NARROW_TOKENS * chosen
 
 
 class BorrowedTimes(KernelTimes[GroupedGemm]):
@@ -340,7 +337,7 @@ class BorrowedTimes(KernelTimes[GroupedGemm]):
 
 def _surfaces(
     measured: MeasuredTimes, layout: Layout, dtype: GemmDtype, *, is_shared: bool
-) -> tuple[list[Surface], dict[Site, Surface]]:
+) -> tuple[list[Surface], dict[TiledSite, Surface]]:
     """The surface of a layout and those that stand in for it, none without measurements; those of single sites."""
     op = "grouped_gemm_gathered" if dtype == "bf16" else f"grouped_gemm_{layout}"
     kernels, alone = [measured.table.select(op, dtype, "even")], list[KernelRow]()
@@ -354,22 +351,35 @@ def _surfaces(
             kernels.insert(0, alone)
     tiles: TiledLayout = "masked" if layout == "gathered" else layout  # gathered rows fill tiles of their expert alone
     reference = grouped_reference(measured.gpu, tiles, dtype, measured.timing == "graph")
-    by_site: defaultdict[Site, list[KernelRow]] = defaultdict(list)
+    by_site: defaultdict[TiledSite, list[KernelRow]] = defaultdict(list)
     for row in alone:
-        by_site[row["groups"], row["n"], row["k"]].append(row)
+        by_site[_tiled_site(row, dtype)].append(row)
     sites = {site: _surface(reference, rows, measured) for site, rows in by_site.items()}
+    if op == "grouped_gemm_gathered" and dtype == "fp8":
+        untuned: defaultdict[bool, list[KernelRow]] = defaultdict(list)
+        for row in kernels[0]:
+            site, is_wide = _tiled_site(row, dtype)
+            if site in UNTUNED_SITES:
+                untuned[is_wide].append(row)
+        for rows in untuned.values():
+            sites |= dict.fromkeys((_tiled_site(row, dtype) for row in rows), _surface(reference, rows, measured))
     common = [rows for rows in kernels if rows] or ([alone] if alone else [])
     return [_surface(reference, rows, measured) for rows in common], sites
 
 
-def _mxfp4_surfaces(measured: MeasuredTimes, op: str) -> tuple[list[Surface], dict[Site, Surface]]:
+def _tiled_site(row: KernelRow, dtype: GemmDtype) -> TiledSite:
+    site = (row["groups"], row["n"], row["k"])
+    return site, dtype == "fp8" and row.op == "grouped_gemm_gathered" and _has_wide_tiles(site, row["rows"])
+
+
+def _mxfp4_surfaces(measured: MeasuredTimes, op: str) -> tuple[list[Surface], dict[TiledSite, Surface]]:
     """The surface of all rows of vLLM's kernel, and one of each measured site."""
     reference = mxfp4_reference(measured.gpu, measured.timing == "graph")
     by_site: defaultdict[Site, list[KernelRow]] = defaultdict(list)
     rows = measured.table.select(op, "mxfp4", UNIFORM)
     for row in rows:
         by_site[row["groups"], row["n"], row["k"]].append(row)
-    sites = {site: _surface(reference, own, measured) for site, own in by_site.items()}
+    sites = {(site, False): _surface(reference, own, measured) for site, own in by_site.items()}
     return [_surface(reference, rows, measured)] if rows else [], sites
 
 
