@@ -67,6 +67,7 @@ NARROW_TOKENS = 64
 UNTUNED_SITES: Mapping[Site, int] = {
     (256, 4096, 7168): 8,
     (256, 7168, 2048): 8,
+    (256, 2048, 7168): 8,
     (256, 7168, 1024): 8,
     (128, 3072, 4096): 8,
     (128, 4096, 1536): 8,
@@ -280,7 +281,7 @@ class ExpertTimes(KernelTimes[GroupedGemm]):
     does so where the layout is "gathered". Rows of vLLM's own kernel (``ENGINE_KERNEL``), taken under uniform routing,
     where experts at the edge of a row tile need two, are a surface by themselves: two kernels on one would bend it. Of
     ranks that share experts, for whose numbers vLLM ships no tiles, and of later runs (`SITE_RUNS`), each measured site
-    is one; fp8 sites without tuned tiles are two together, by tiles. Of bf16 our kernel, measured at all
+    is one; batches in wide tiles at fp8 sites without tuned ones are one. Of bf16 our kernel, measured at all
     expert-parallel sizes, stands in beyond the reach of those.
 
     Of other kernels only rows measured with equal experts are used: the kernel states total rows, so skew among the
@@ -356,13 +357,9 @@ def _surfaces(
         by_site[_tiled_site(row, dtype)].append(row)
     sites = {site: _surface(reference, rows, measured) for site, rows in by_site.items()}
     if op == "grouped_gemm_gathered" and dtype == "fp8":
-        untuned: defaultdict[bool, list[KernelRow]] = defaultdict(list)
-        for row in kernels[0]:
-            site, is_wide = _tiled_site(row, dtype)
-            if site in UNTUNED_SITES:
-                untuned[is_wide].append(row)
-        for rows in untuned.values():
-            sites |= dict.fromkeys((_tiled_site(row, dtype) for row in rows), _surface(reference, rows, measured))
+        wide = [row for row in kernels[0] if _tiled_site(row, dtype)[1]]
+        if wide:
+            sites |= dict.fromkeys((_tiled_site(row, dtype) for row in wide), _surface(reference, wide, measured))
     common = [rows for rows in kernels if rows] or ([alone] if alone else [])
     return [_surface(reference, rows, measured) for rows in common], sites
 

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import json
+
+import pyarrow.parquet as pq
 import pytest
 
 from aicb import IterationModel, Partition, Precision, get_gpu, load_model
+from aicb.data import FOLDER
 from aicb.estimators.selection import select_estimator
-from aicb.kernels.grouped_gemm import GroupedGemm
+from aicb.kernels.grouped_gemm import UNIFORM, UNTUNED_SITES, GroupedGemm
 from aicb.kernels.kernel import Kernel
 from boundary.errors import InputError
 
@@ -69,3 +73,11 @@ def test_wide_tiles_begin_with_the_first_token_after_64(n: int, k: int) -> None:
     assert rate(60) == pytest.approx(rate(64), rel=0.015)
     if k == 7168:
         assert rate(65, 512) == pytest.approx(rate(64, 512), rel=0.01)
+
+
+def test_sites_without_tuned_tiles_are_those_that_were_measured_without() -> None:
+    table = pq.read_table(FOLDER / "h200" / "vllm_experts_fp8.parquet").to_pylist()
+    uniform = [row for row in table if row["distribution"] == UNIFORM and row["settings"]]
+    is_tuned = {(row["groups"], row["n"], row["k"]): json.loads(row["settings"])["is_tuned"] for row in uniform}
+    assert {site for site, tuned in is_tuned.items() if not tuned} == set(UNTUNED_SITES)
+    assert 0 < len(UNTUNED_SITES) < len(is_tuned)
