@@ -379,29 +379,27 @@ class IterationModel:
             return ()
         layer, extra = self._drafting_model, drafting.extra_inputs
         rows = max(len(batch.new_tokens) for batch in batches)
-        inputs = RankBatches.of([first_inputs(batch, extra) for batch in batches])
-        passes = [layer._iteration(inputs, 0, drafting.queries + extra, rows)]
-        besides = [self._drafting_host.besides(layer._graph_mode(inputs, drafting.queries + extra))]
+        inputs, queries = [first_inputs(batch, extra) for batch in batches], drafting.queries + extra
+        passes = [layer._iteration(RankBatches.of(inputs), 0, queries, rows)]
+        launches = [self._drafting_host.besides(layer._graph_mode(inputs, queries))]
         newest = [Batch.decode(batch.kv_tokens + extra + 1) for batch in batches] if drafting.drafts > 1 else []
         for draft in range(drafting.drafts - 1):
             passes.append(layer.price_device(later(newest, draft)))
-            besides.append(self._drafting_host.further)
-        agreeing_us = self.host.agreeing_us if self.partition.dp > 1 and self._is_in_lockstep() else 0.0
-        agreeing_ps = round(agreeing_us * PS_PER_US)
+            launches.append(self._drafting_host.further)
+        besides_ps = [self._launches_ps(count) for count in launches]
+        if self.partition.dp > 1 and self._is_in_lockstep():
+            agreeing_ps = round(self.host.agreeing_us * PS_PER_US)
+            agreed = besides_ps[:AGREED_PASSES]
+            besides_ps[: len(agreed)] = [time_ps + agreeing_ps for time_ps in agreed]
         return tuple(
-            replace(
-                cost,
-                launch_ps=cost.launch_ps + self._launches_ps(besides[place]) + agreeing_ps * (place < AGREED_PASSES),
-            )
-            for place, cost in enumerate(passes)
+            replace(cost, launch_ps=cost.launch_ps + time_ps) for cost, time_ps in zip(passes, besides_ps, strict=True)
         )
 
-    def _graph_mode(self, ranks: RankBatches, queries: int) -> GraphMode:
-        """What is replayed of an iteration."""
-        most = max(batch.tokens_with(queries) for batch in ranks.split())
-        if most > self.most_captured_tokens:
+    def _graph_mode(self, batches: Sequence[Batch], queries: int) -> GraphMode:
+        """What is replayed of an iteration; ``batches``: one per rank."""
+        if max(batch.tokens_with(queries) for batch in batches) > self.most_captured_tokens:
             return GraphMode.EAGER
-        return GraphMode.FULL if ranks.is_decode else GraphMode.PIECEWISE
+        return GraphMode.FULL if all(batch.is_decode.all() for batch in batches) else GraphMode.PIECEWISE
 
     def layer_parts(self, cost: IterationCost, tokens: int, *, stage: int = 0) -> LayerParts:
         """Compute of an iteration, by its place between the collectives of layers with experts.

@@ -77,7 +77,8 @@ UNTUNED_SITES: Mapping[Site, int] = {
     (512, 2048, 256): 10,
 }
 """Experts that a token chooses, of sites for which vLLM 0.24 ships none on an H200 (``is_tuned`` of
-``vllm_experts_fp8.parquet``)."""
+``vllm_experts_fp8.parquet``). On an H100 it ships none for these either; its other sites, none of which is tuned there,
+have both tiles on one surface each."""
 SHARED_EXPERTS = (8, 128, 512)
 """Of all ranks together, in measurements of the engine's kernel with shared experts."""
 SHARED = " of "
