@@ -20,7 +20,7 @@ LOADS = ("loads_before", "loads_after")
 QUEUED_TOKENS = 2048
 """Launches of larger batches wait for the device, which takes no more of them while it computes: before steady decodes
 of Qwen3-8B one took 85 us in the median of batches up to so many tokens, 307 above 6,000
-(``tests/data/engine/vllm-h200-tp1-qwen3-8b-eagle2.json.gz``), in loads alike."""
+(``tests/data/engine/vllm-h200-tp1-qwen3-8b-eagle2.json.gz``); in loads both took the same."""
 OF_THE_DEVICE = ("step_us", "gap_us", "speed_spread")
 """Fields of `HostModel` that stamps of a host do not tell."""
 
