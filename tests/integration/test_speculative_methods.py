@@ -80,6 +80,18 @@ def test_first_tokens_wait_for_the_drafter(method: str, plain: Result) -> None:
     assert first[method] > 1.01 * plain.summary.ttft_s.mean
 
 
+def test_gaps_of_tokens_that_come_together_are_in_the_histogram(plain: Result) -> None:
+    """Of 2.3 gaps a step 1.3 are none, as the tokens of a step come together; so the median of the report's curve is 0 as
+    the summary's is."""
+    summary = run(asked("eagle")).summary
+    edges_s, counts = summary.itl_histogram.edges_s, summary.itl_histogram.counts
+    assert edges_s[:2] == (0.0, 0.0) < edges_s[2:4]
+    assert sum(counts) == 4 * 300
+    assert counts[0] / sum(counts) == pytest.approx(1.3 / 2.3, abs=0.03)
+    assert summary.itl_s.p50 == 0.0
+    assert plain.summary.itl_histogram.edges_s[0] > 0.0
+
+
 def test_kv_of_drafters_takes_blocks() -> None:
     """Qwen3-8B: 36 layers. One more, 28 more, none; and the weights of each."""
     blocks = {

@@ -144,7 +144,8 @@ class ClassSummary:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Histogram:
-    """Gaps between consecutive tokens of a request, over all requests; empty where there are none."""
+    """Gaps between consecutive tokens of a request, over all requests; empty where there are none. Of tokens that come
+    together, as with drafts, in a first bin from 0 to 0."""
 
     edges_s: tuple[float, ...] = ()
     """One more than there are counts."""

@@ -451,11 +451,16 @@ def _ratio(part: float, whole: float) -> float | None:
 
 
 def _histogram(values_s: NDArray[np.float64], counts: NDArray[np.int64]) -> Histogram:
-    """Counts in bins of equal ratio from the smallest to the largest positive gap."""
+    """Counts in bins of equal ratio from the smallest to the largest positive gap; before them, of tokens that come
+    together, as with drafts, in a bin from 0 to 0."""
     positive = values_s > 0
     if not positive.any():
         return Histogram()
     low, high = float(values_s[positive].min()), float(values_s[positive].max())
     edges = np.geomspace(low * 0.999, high * 1.001, ITL_HISTOGRAM_BINS + 1)
     binned, _ = np.histogram(values_s[positive], bins=edges, weights=counts[positive])
-    return Histogram(edges_s=tuple(edges.tolist()), counts=tuple(np.rint(binned).astype(int).tolist()))
+    edges_s, binned_counts = tuple(edges.tolist()), tuple(np.rint(binned).astype(int).tolist())
+    together = int(counts[~positive].sum())
+    if not together:
+        return Histogram(edges_s=edges_s, counts=binned_counts)
+    return Histogram(edges_s=(0.0, 0.0, *edges_s), counts=(together, 0, *binned_counts))
