@@ -81,8 +81,8 @@ def test_first_tokens_wait_for_the_drafter(method: str, plain: Result) -> None:
 
 
 def test_gaps_of_tokens_that_come_together_are_in_the_histogram(plain: Result) -> None:
-    """Of 2.3 gaps a step 1.3 are none, as the tokens of a step come together; so the median of the report's curve is 0 as
-    the summary's is."""
+    """Of 2.3 gaps a step 1.3 are none, as the tokens of a step come together; so the median of the report's curve is
+    0, as the summary's is."""
     summary = run(asked("eagle")).summary
     edges_s, counts = summary.itl_histogram.edges_s, summary.itl_histogram.counts
     assert edges_s[:2] == (0.0, 0.0) < edges_s[2:4]
