@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Times FlashInfer's all-reduce with residual addition and RMS norm, and vLLM's all-reduce alone, between two GPUs.
+"""Times FlashInfer's all-reduce with residual addition and RMS norm, and vLLM's all-reduce alone, between 2 or 4 GPUs.
 
-    python scripts/measure_flashinfer_all_reduce.py -o FILE
+    python scripts/measure_flashinfer_all_reduce.py --ranks 2 -o FILE
 
 Needs torch, vLLM 0.24 and FlashInfer 0.6.12; one process per GPU. FILE has rows of (kernel, hidden, tokens,
-is_one_shot, times_us), as ``tests/data/flashinfer_all_reduce.json``: bf16, 40 calls one after another in a CUDA graph,
+is_one_shot, times_us), as ``tests/data/flashinfer_all_reduce*.json``: bf16, 40 calls one after another in a CUDA graph,
 microseconds per call of seven replays, sorted. FlashInfer's kernel is called as vLLM calls it
 (``compilation/passes/fusion/allreduce_rms_fusion.py``), up to the sizes to which it does.
 """
@@ -23,16 +23,15 @@ HIDDEN = (2048, 4096, 5120, 7168, 8192)
 TOKENS = (*(1 << power for power in range(13)), 6144, 8192)
 MOST_TOKENS = 8192
 MIB = 1 << 20
-FUSED_UP_TO_BYTES, ONE_SHOT_UP_TO_BYTES = 64 * MIB, 32 * MIB
-"""Between two ranks on Hopper."""
+UP_TO_BYTES = {2: (64 * MIB, 32 * MIB), 4: (2 * MIB, 2 * MIB)}
+"""By ranks: to which vLLM calls it on Hopper, and as one-shot."""
 ELEMENT_BYTES = 2
-RANKS = 2
 CALLS, REPLAYS = 40, 7
 EARLY_LAUNCH_TOKENS = 16
 PORT = "29511"
 
 
-def measure(rank: int, output: str) -> None:
+def measure(rank: int, ranks: int, output: str) -> None:
     """In the process of one GPU; rank 0 writes."""
     import flashinfer.comm as comm
     import torch
@@ -40,9 +39,9 @@ def measure(rank: int, output: str) -> None:
     from flashinfer.comm.mnnvl import TorchDistBackend
     from vllm.distributed.device_communicators.custom_all_reduce import CustomAllreduce
 
-    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=PORT, RANK=str(rank), WORLD_SIZE=str(RANKS))
+    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=PORT, RANK=str(rank), WORLD_SIZE=str(ranks))
     torch.cuda.set_device(rank)
-    dist.init_process_group("cpu:gloo,cuda:nccl", rank=rank, world_size=RANKS)
+    dist.init_process_group("cpu:gloo,cuda:nccl", rank=rank, world_size=ranks)
     on_hosts = dist.new_group(backend="gloo")
     custom = CustomAllreduce(on_hosts, torch.device(f"cuda:{rank}"))
 
@@ -71,11 +70,12 @@ def measure(rank: int, output: str) -> None:
         return sorted(found)
 
     rows: list[list[Any]] = []
+    fused_up_to_bytes, one_shot_up_to_bytes = UP_TO_BYTES[ranks]
     for hidden in HIDDEN:
-        most = min(FUSED_UP_TO_BYTES // (hidden * ELEMENT_BYTES), MOST_TOKENS)
+        most = min(fused_up_to_bytes // (hidden * ELEMENT_BYTES), MOST_TOKENS)
         workspace = comm.create_allreduce_fusion_workspace(
             backend="trtllm",
-            world_size=RANKS,
+            world_size=ranks,
             rank=rank,
             max_token_num=most,
             hidden_dim=hidden,
@@ -84,10 +84,10 @@ def measure(rank: int, output: str) -> None:
             group=dist.group.WORLD,
         )
         weights = torch.ones(hidden, dtype=torch.bfloat16, device="cuda")
-        for tokens in (each for each in TOKENS if each <= most):
+        for tokens in TOKENS:
             summed = torch.randn(tokens, hidden, dtype=torch.bfloat16, device="cuda")
             residual, apart = torch.randn_like(summed), torch.empty_like(summed)
-            is_one_shot = tokens * hidden * ELEMENT_BYTES <= ONE_SHOT_UP_TO_BYTES
+            is_one_shot = tokens * hidden * ELEMENT_BYTES <= one_shot_up_to_bytes
             ends_late = is_one_shot or tokens > EARLY_LAUNCH_TOKENS
 
             def fused(
@@ -109,7 +109,8 @@ def measure(rank: int, output: str) -> None:
                     trigger_completion_at_end=late,
                 )
 
-            rows.append(["fused", hidden, tokens, is_one_shot, times_us(fused, nullcontext())])
+            if tokens <= most:
+                rows.append(["fused", hidden, tokens, is_one_shot, times_us(fused, nullcontext())])
             if custom.should_custom_ar(summed):
 
                 def alone(summed: Any = summed, apart: Any = apart) -> None:
@@ -128,7 +129,9 @@ def main() -> None:
 
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("-o", "--output", required=True)
-    processes.spawn(measure, args=(parser.parse_args().output,), nprocs=RANKS)
+    parser.add_argument("--ranks", type=int, choices=sorted(UP_TO_BYTES), default=2)
+    stated = parser.parse_args()
+    processes.spawn(measure, args=(stated.ranks, stated.output), nprocs=stated.ranks)
 
 
 if __name__ == "__main__":

@@ -67,13 +67,15 @@ class KernelCosts:
 
 ONE_SHOT, TWO_SHOT, MULTIMEM = Algorithm.ONE_SHOT, Algorithm.TWO_SHOT, Algorithm.MULTIMEM
 
-# FlashInfer's fitted to own measurements on two H200s (``tests/data/flashinfer_all_reduce.json``: hidden sizes of 2,048
-# to 8,192, 1 to 8,192 tokens, bf16, CUDA graphs, 2026-11-28; median error 6 %, largest 22 %: rows of 2,048 values take
-# longer than the same bytes in longer ones). What a kernel takes in addition is the median of single-token decodes
-# of three engines (5.15, 5.17 and 5.38 us, ``tests/data/engine/vllm-h200-tp2-*.json.gz``), where ranks wait for each
-# other; one call after another in a graph it is 4.66. Its peers are TensorRT-LLM's, whose kernel it is; 4 and 8 ranks
-# were not measured: from 256 to 512 KiB, 8 H200s, vLLM's issue 44079 has it 1.9 to 4.3 us slower than multimem and a
-# norm, here it is 0.8 us faster to 5 slower.
+# FlashInfer's fitted to own measurements on two and four H200s (``tests/data/flashinfer_all_reduce*.json``: hidden
+# sizes of 2,048 to 8,192, 1 to 8,192 tokens, bf16, CUDA graphs, 2026-11-28 and 29; median error 6 and 3 %, largest 22
+# and 12 %: rows of 2,048 values take longer than the same bytes in longer ones). What a kernel takes in addition is
+# the median of single-token decodes of engines, where ranks wait for each other: among two 5.15, 5.17 and 5.38 us
+# (``tests/data/engine/vllm-h200-tp2-*.json.gz``; one call after another in a graph 4.66), among four 4.80 to 5.38 on
+# the ranks of one (``vllm-h200-tp4-qwen3-30b-a3b.json.gz``; 5.05). Further peers are TensorRT-LLM's, whose kernel it
+# is. 8 ranks were not measured and have the rates of two: from 256 to 512 KiB, 8 H200s, vLLM's issue 44079 has it 1.9
+# to 4.3 us slower than multimem and a norm, here it is 0.8 us faster to 5 slower (with the rates of four 0.6 faster
+# to 2.6 slower).
 # Others fitted to aiconfigurator's measurements (tables of vLLM 0.24.0, SGLang 0.5.14, TensorRT-LLM 1.3.0rc20; bf16,
 # CUDA graphs; Apache-2.0): H100 and H200 with 2, 4 and 8 GPUs and 256 B to 64 MiB for vLLM and TensorRT-LLM, 8 GPUs and
 # 8 KiB to 8 MiB for SGLang and B200. Median error of the fits 0.2 to 3.7 %, largest 14 %. Two-shot rates of SGLang and
@@ -98,7 +100,9 @@ _COSTS = {
     ("b200", AllReduceKernels.SGLANG, TWO_SHOT): KernelCosts(8.80, 0.048, 371.0),
     ("b200", AllReduceKernels.TRTLLM, ONE_SHOT): KernelCosts(5.28, 0.028, 701.3),
 }
-FLASHINFER_RANKS = (2,)
+_COSTS_AMONG = {("h200", AllReduceKernels.FLASHINFER, ONE_SHOT, 4): KernelCosts(4.93, 0.085, 275.5, 5 * MIB, 333.0)}
+"""Among so many ranks, where the same moved bytes were measured to take another time."""
+FLASHINFER_RANKS = (2, 4)
 """Among which FlashInfer's kernel was measured; among others its time is an estimate."""
 _SAME_KERNELS = {"h200": "h100", "h100": "h200"}  # where one was measured and the other was not
 
@@ -142,7 +146,7 @@ def engine_all_reduce(
     for kernel in engine_kernels():
         mine = kinds == str(kernel.name)
         if mine.any():
-            costs = kernel_costs(at.gpu.name, stack, kernel.name)
+            costs = kernel_costs(at.gpu.name, stack, kernel.name, at.ranks)
             latency_us[mine] = costs.synchronisation_us + (at.ranks - 2) * costs.peer_us
             time_us[mine] = latency_us[mine] + costs.transfer_us(moved_bytes(kernel, size_bytes[mine], at.ranks))
     return EngineTimes(kinds != str(Algorithm.NONE), time_us, latency_us, kinds)
@@ -156,7 +160,7 @@ def engine_kernel(stack: AllReduceKernels, size_bytes: int, at: CommunicatorShap
 def check_measured(stack: AllReduceKernels, gpu: str) -> None:
     """Raises: InputError, if the engine's kernels were not measured on this GPU type."""
     if stack is not AllReduceKernels.NCCL:
-        kernel_costs(gpu, stack, ONE_SHOT)
+        kernel_costs(gpu, stack, ONE_SHOT, ranks=2)
 
 
 def moved_bytes(kernel: EngineKernel, size_bytes: NDArray[np.int64], ranks: int) -> NDArray[np.float64]:
@@ -197,14 +201,15 @@ def _trtllm_uses_one_shot(sizes: NDArray[np.int64], ranks: int) -> NDArray[np.bo
     return sizes < _TRTLLM_BELOW_ELEMENTS[4 if ranks <= 4 else 8] * ELEMENT_BYTES
 
 
-def kernel_costs(gpu: str, stack: AllReduceKernels, kind: Algorithm) -> KernelCosts:
-    """One kernel of an engine on a GPU type.
+def kernel_costs(gpu: str, stack: AllReduceKernels, kind: Algorithm, ranks: int) -> KernelCosts:
+    """One kernel of an engine among ranks of a GPU type.
 
     Raises:
         InputError: where it was not measured.
     """
     for name in (gpu, _SAME_KERNELS.get(gpu, gpu)):
-        if (name, stack, kind) in _COSTS:
-            return _COSTS[name, stack, kind]
+        found = _COSTS.get((name, stack, kind))
+        if found is not None:
+            return _COSTS_AMONG.get((name, stack, kind, ranks), found)
     measured = sorted({name for name, of_stack, _ in _COSTS if of_stack is stack})
     raise InputError(f"stack: found {stack} on {gpu}, whose kernels were measured on {', '.join(measured)}")

@@ -170,7 +170,7 @@ def _plan_engine_kernel(request: _Request, kernel: EngineKernel, stack: AllReduc
         )
     if communicator.size > MAX_NVLINK_RANKS:
         raise InputError(f"ranks: found {communicator.size}, expected at most {MAX_NVLINK_RANKS} for {kernel.name}")
-    costs = kernel_costs(communicator.gpu, stack, kernel.name)
+    costs = kernel_costs(communicator.gpu, stack, kernel.name, communicator.size)
     moved = moved_bytes(kernel, np.array([size_bytes], dtype=np.int64), communicator.size)
     base_us = costs.synchronisation_us + (communicator.size - 2) * costs.peer_us
     return Plan(

@@ -132,12 +132,10 @@ def test_engine_times_are_within_12_percent_of_nine_in_ten_measured_ones(stack: 
     assert error.quantile(0.9) < 0.12
 
 
-FUSED = json.loads((Path(__file__).parents[1] / "data" / "flashinfer_all_reduce.json").read_text(encoding="utf-8"))
-
-
-def fused_rows() -> pd.DataFrame:
-    """Least of seven replays, which waits least for the other rank."""
-    rows = pd.DataFrame(FUSED["rows"], columns=FUSED["columns"])
+def fused_rows(name: str) -> pd.DataFrame:
+    """Least of all replays, which waits least for the other ranks."""
+    measured = json.loads((Path(__file__).parents[1] / "data" / name).read_text(encoding="utf-8"))
+    rows = pd.DataFrame(measured["rows"], columns=measured["columns"])
     rows = rows[rows.kernel == "fused"]
     return rows.assign(size_bytes=2 * rows.hidden * rows.tokens, time_us=rows.times_us.map(min))
 
@@ -145,7 +143,7 @@ def fused_rows() -> pd.DataFrame:
 def test_flashinfers_kernel_takes_as_long_as_measured_on_two_gpus() -> None:
     """Of one call after another in a graph, up to 22 % off; what a kernel takes in engines beside its bytes is 0.5 us
     more, which is left out here. Rows of 2,048 values take longest for their bytes."""
-    rows = fused_rows()
+    rows = fused_rows("flashinfer_all_reduce.json")
     found = engine_all_reduce(AllReduceKernels.FLASHINFER, rows.size_bytes.to_numpy(), arranged("h200", 1, 2))
     assert ((found.algorithm == "one_shot") == rows.is_one_shot).all()
     errors = (found.time_us - np.where(rows.is_one_shot, 0.54, 0.0)) / rows.time_us - 1
@@ -153,6 +151,18 @@ def test_flashinfers_kernel_takes_as_long_as_measured_on_two_gpus() -> None:
     assert errors.abs().median() < 0.06
     assert errors.abs().max() < 0.23
     assert errors[rows.hidden > 2048].abs().mean() < 0.07
+
+
+def test_flashinfers_kernel_takes_as_long_as_measured_on_four_gpus() -> None:
+    """One-shot as far as vLLM calls it; by the rates of two, which stood for these before, 8.3 and 27 % off."""
+    rows = fused_rows("flashinfer_all_reduce_four.json")
+    found = engine_all_reduce(AllReduceKernels.FLASHINFER, rows.size_bytes.to_numpy(), arranged("h200", 1, 4))
+    assert (found.algorithm == "one_shot").all()
+    assert rows.is_one_shot.all()
+    errors = found.time_us / rows.time_us - 1
+    assert len(errors) == 43
+    assert errors.abs().mean() < 0.042
+    assert errors.abs().max() < 0.13
 
 
 def test_flashinfers_kernel_is_that_of_the_h200_on_an_h100_and_measured_nowhere_else() -> None:
