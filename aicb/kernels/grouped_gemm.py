@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import defaultdict
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -62,23 +63,8 @@ SITE_RUNS = ("vllm_experts_sliced", "vllm_experts_h100", "vllm_experts_in_engine
 """Runs of more widths of the engine's kernel, and of an H100, each site a surface of its own: vLLM ships tiles for some
 sites and takes a rule of thumb for others, which would bend a common one."""
 NARROW_TOKENS = 64
-"""Up to so many tokens vLLM's tiles of fp8 experts in blocks have 16 rows, for more 64, where it ships none
-(``fused_moe.py``, ``get_default_config``)."""
-UNTUNED_SITES: Mapping[Site, int] = {
-    (256, 4096, 7168): 8,
-    (256, 7168, 2048): 8,
-    (256, 2048, 7168): 8,
-    (256, 7168, 1024): 8,
-    (128, 3072, 4096): 8,
-    (128, 4096, 1536): 8,
-    (512, 1024, 2048): 10,
-    (512, 512, 2048): 10,
-    (512, 2048, 512): 10,
-    (512, 2048, 256): 10,
-}
-"""Experts that a token chooses, of sites for which vLLM 0.24 ships none on an H200 (``is_tuned`` of
-``vllm_experts_fp8.parquet``). On an H100 it ships none for these either; its other sites, none of which is tuned there,
-have both tiles on one surface each."""
+"""Up to so many tokens vLLM's tiles of fp8 experts in blocks have 16 rows, for more 64, where it ships none for a site
+and GPU (``fused_moe.py``, ``get_default_config``)."""
 SHARED_EXPERTS = (8, 128, 512)
 """Of all ranks together, in measurements of the engine's kernel with shared experts."""
 SHARED = " of "
@@ -171,10 +157,10 @@ class GroupedGemm(Kernel):
         if dtype == "mxfp4":
             op = "grouped_gemm_swiglu" if trait else "grouped_gemm_gathered"
             surfaces, sites = _mxfp4_surfaces(measured, op)
-            return ExpertTimes(surfaces, sites) if surfaces else None
-        surfaces, sites = _surfaces(measured, layout, dtype, is_shared=bool(trait))
+            return ExpertTimes(surfaces, sites, {}) if surfaces else None
+        surfaces, sites, untuned = _surfaces(measured, layout, dtype, is_shared=bool(trait))
         if surfaces:
-            return ExpertTimes(surfaces, sites)
+            return ExpertTimes(surfaces, sites, untuned)
         if dtype == "fp8":
             return None
         return BorrowedTimes(ExpertTimes(*_surfaces(measured, layout, "fp8", is_shared=False)))
@@ -291,9 +277,9 @@ class ExpertTimes(KernelTimes[GroupedGemm]):
 
     has_stand_ins = True
 
-    def __init__(self, surfaces: list[Surface], sites: Mapping[TiledSite, Surface]):
+    def __init__(self, surfaces: list[Surface], sites: Mapping[TiledSite, Surface], untuned: Mapping[Site, int]):
         self.surface, *self._stand_ins = surfaces
-        self._sites = sites
+        self._sites, self._untuned = sites, untuned
 
     @staticmethod
     def shape_of(kernel: GroupedGemm) -> Shape:
@@ -315,14 +301,22 @@ class ExpertTimes(KernelTimes[GroupedGemm]):
 
     def _surface_of(self, kernel: GroupedGemm) -> Surface:
         site = (kernel.groups, kernel.n, kernel.k)
-        is_wide = kernel.dtype == "fp8" and kernel.layout == "gathered" and _has_wide_tiles(site, kernel.rows)
-        return self._sites.get((site, is_wide), self.surface)
+        return self._sites.get((site, _has_wide_tiles(self._untuned.get(site), kernel.rows)), self.surface)
 
 
-def _has_wide_tiles(site: Site, rows: float) -> bool:
-    """Whether an engine's kernel of fp8 experts multiplies so many rows in tiles of 64 where no tiles are tuned."""
-    chosen = UNTUNED_SITES.get(site)
+def _has_wide_tiles(chosen: int | None, rows: float) -> bool:
+    """Whether so many rows are multiplied in tiles of 64; ``chosen``: experts of a token, where no tiles are tuned."""
     return chosen is not None and rows > NARROW_TOKENS * chosen
+
+
+def _untuned_sites(table: KernelTable) -> dict[Site, int]:
+    """Experts that a token chooses, of sites of fp8 experts for which vLLM ships no tiles on this GPU."""
+    tiled = [row for row in _engine_rows(table, "fp8") if row.settings]
+    return {
+        (row["groups"], row["n"], row["k"]): round(row["rows"] / row["batch"])
+        for row in tiled
+        if not json.loads(row.settings)["is_tuned"]
+    }
 
 
 class BorrowedTimes(KernelTimes[GroupedGemm]):
@@ -339,8 +333,9 @@ class BorrowedTimes(KernelTimes[GroupedGemm]):
 
 def _surfaces(
     measured: MeasuredTimes, layout: Layout, dtype: GemmDtype, *, is_shared: bool
-) -> tuple[list[Surface], dict[TiledSite, Surface]]:
-    """The surface of a layout and those that stand in for it, none without measurements; those of single sites."""
+) -> tuple[list[Surface], dict[TiledSite, Surface], dict[Site, int]]:
+    """The surface of a layout and those that stand in for it, none without measurements; those of single sites; where
+    no tiles are tuned."""
     op = "grouped_gemm_gathered" if dtype == "bf16" else f"grouped_gemm_{layout}"
     kernels, alone = [measured.table.select(op, dtype, "even")], list[KernelRow]()
     if op == "grouped_gemm_gathered":
@@ -353,21 +348,21 @@ def _surfaces(
             kernels.insert(0, alone)
     tiles: TiledLayout = "masked" if layout == "gathered" else layout  # gathered rows fill tiles of their expert alone
     reference = grouped_reference(measured.gpu, tiles, dtype, measured.timing == "graph")
+    untuned = _untuned_sites(measured.table) if op == "grouped_gemm_gathered" and dtype == "fp8" else {}
     by_site: defaultdict[TiledSite, list[KernelRow]] = defaultdict(list)
     for row in alone:
-        by_site[_tiled_site(row, dtype)].append(row)
+        by_site[_tiled_site(row, untuned)].append(row)
     sites = {site: _surface(reference, rows, measured) for site, rows in by_site.items()}
-    if op == "grouped_gemm_gathered" and dtype == "fp8":
-        wide = [row for row in kernels[0] if _tiled_site(row, dtype)[1]]
-        if wide:
-            sites |= dict.fromkeys((_tiled_site(row, dtype) for row in wide), _surface(reference, wide, measured))
+    wide = [row for row in kernels[0] if _tiled_site(row, untuned)[1]]
+    if wide:
+        sites |= dict.fromkeys((_tiled_site(row, untuned) for row in wide), _surface(reference, wide, measured))
     common = [rows for rows in kernels if rows] or ([alone] if alone else [])
-    return [_surface(reference, rows, measured) for rows in common], sites
+    return [_surface(reference, rows, measured) for rows in common], sites, untuned
 
 
-def _tiled_site(row: KernelRow, dtype: GemmDtype) -> TiledSite:
+def _tiled_site(row: KernelRow, untuned: Mapping[Site, int]) -> TiledSite:
     site = (row["groups"], row["n"], row["k"])
-    return site, dtype == "fp8" and row.op == "grouped_gemm_gathered" and _has_wide_tiles(site, row["rows"])
+    return site, _has_wide_tiles(untuned.get(site), row["rows"])
 
 
 def _mxfp4_surfaces(measured: MeasuredTimes, op: str) -> tuple[list[Surface], dict[TiledSite, Surface]]:

@@ -99,6 +99,8 @@ class KernelRow:
     rotated_us: float | None = None
     rotated_clock_mhz: float | None = None
     moved_bytes: float | None = None
+    settings: str = ""
+    """JSON of what the kernel was launched with, where that depends on the shape (Parquet parts only)."""
 
     def __getitem__(self, column: str) -> int:
         return self.shape[column]
@@ -211,7 +213,7 @@ def _parquet(file: Path) -> ParquetColumns:
     return ParquetColumns.read(file, _PARQUET_TEXTS, _PARQUET_NUMBERS, needed)
 
 
-_PARQUET_TEXTS = (*sorted(TEXT_COLUMNS - {"tag"}), "lengths")
+_PARQUET_TEXTS = (*sorted(TEXT_COLUMNS - {"tag"}), "lengths", "settings")
 _PARQUET_NUMBERS = (*_SHAPE_COLUMNS, "cold_us", "graph_us", *REPLAY_COLUMNS)
 
 
@@ -276,7 +278,8 @@ def _row(cells: dict[str, str], place: str) -> KernelRow:
     )
 
 
-_BEFORE, _AFTER = ("op", "dtype", "kernel", "distribution"), ("run", "cold_us", "graph_us", "lengths", *REPLAY_COLUMNS)
+_BEFORE = ("op", "dtype", "kernel", "distribution")
+_AFTER = ("run", "cold_us", "graph_us", "lengths", *REPLAY_COLUMNS, "settings")
 """Columns of a row's fields, those before the shape and those after it."""
 _AVERAGED = frozenset({"cold_us", "graph_us", "rotated_us", "rotated_clock_mhz"})
 

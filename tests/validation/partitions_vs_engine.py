@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Compares the simulator with runs of vLLM 0.24.0 on one and two H100s, and two H200s, measured after it was frozen.
+"""Compares the simulator with runs of vLLM 0.24.0 on one to four H100s and H200s, measured after it was frozen.
 
     python -m tests.validation.partitions_vs_engine
 
@@ -14,7 +14,8 @@ is what ``aicb profile host`` makes of its loads in the very engine, before and 
 the first engines of fp8 experts with EP; blind, DeepGEMM's products stood for FlashInfer's there. `ON_H200` are whole
 models; hosts change their speed meanwhile, so that there is ``then`` besides: ``own`` at the speed at which the engine
 launched in the very phase, which is taken from its stamps, not from times of tokens. `WITH_FLASHINFER` are four more,
-frozen likewise (``1d84f522``), `THREE_MORE` once more; only they normalised by FlashInfer, as an installed vLLM does.
+frozen likewise (``1d84f522``), `THREE_MORE` once more; from these on all normalised by FlashInfer, as an installed vLLM
+does.
 Prompts of fp8 models are compared ``as routed``, too: with the experts that they reach in these engines
 (`PROMPT_LOADS`).
 """
@@ -73,6 +74,8 @@ THREE_MORE = (
 """Again (``18f581d3``): a hybrid model, 94 layers in fp8, and fp8 experts that ranks share, cut to 8 layers."""
 TENSOR_PARALLEL_MLA = "h200-tp2-deepseek-v3-l8"
 """The same cut with TP 2 (``ca46ee9c``)."""
+FOUR_RANKS = "h200-tp4-qwen3-30b-a3b"
+"""On four H200s (``d3b23395``)."""
 PROMPT_LOADS = {
     "tp2-ep2-minimax-m2-l12": "zipf:1.8",
     "h200-tp2-qwen3-235b-a22b-fp8": "zipf:4.2",
@@ -80,7 +83,7 @@ PROMPT_LOADS = {
 """Popularities by which 128 tokens reach as many experts as prompts do with the random fp8 weights of these engines,
 100 of 256 and 26 of 128 in the mean of their layers (``python -m tests.validation.routing_of_random_weights SERVER``).
 Decodes of several requests reach as many as if tokens were independent."""
-IN_PHASES = (*ON_H200, *WITH_FLASHINFER, *THREE_MORE, TENSOR_PARALLEL_MLA)
+IN_PHASES = (*ON_H200, *WITH_FLASHINFER, *THREE_MORE, TENSOR_PARALLEL_MLA, FOUR_RANKS)
 HOST = "xeon-vm-32-h100"
 """Of one worker on a machine of the same kind, stamped inside."""
 RUNS = ("serve_prefix", "serve_burst")

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
-import pyarrow.parquet as pq
 import pytest
 
 from aicb import IterationModel, Partition, Precision, get_gpu, load_model
 from aicb.data import FOLDER
 from aicb.estimators.selection import select_estimator
-from aicb.kernels.grouped_gemm import UNIFORM, UNTUNED_SITES, GroupedGemm
+from aicb.kernels.grouped_gemm import UNIFORM, GroupedGemm
 from aicb.kernels.kernel import Kernel
+from aicb.measurements.table import KernelRow, KernelTable
+from aicb.measurements.timing import MeasuredTimes, gemm_weight_bytes
 from boundary.errors import InputError
 
 FP8 = Precision("fp8")
@@ -75,9 +77,42 @@ def test_wide_tiles_begin_with_the_first_token_after_64(n: int, k: int) -> None:
         assert rate(65, 512) == pytest.approx(rate(64, 512), rel=0.01)
 
 
-def test_sites_without_tuned_tiles_are_those_that_were_measured_without() -> None:
-    table = pq.read_table(FOLDER / "h200" / "vllm_experts_fp8.parquet").to_pylist()
-    uniform = [row for row in table if row["distribution"] == UNIFORM and row["settings"]]
-    is_tuned = {(row["groups"], row["n"], row["k"]): json.loads(row["settings"])["is_tuned"] for row in uniform}
-    assert {site for site, tuned in is_tuned.items() if not tuned} == set(UNTUNED_SITES)
-    assert 0 < len(UNTUNED_SITES) < len(is_tuned)
+EXPERTS_OF_H100 = KernelTable.read(FOLDER / "h100" / "experts", "h100")
+
+
+def engines_sites(table: KernelTable) -> dict[tuple[int, int, int], list[KernelRow]]:
+    """Rows of the engine's fp8 experts by experts, columns and inner size."""
+    sites: dict[tuple[int, int, int], list[KernelRow]] = {}
+    for row in table.select("grouped_gemm_gathered", "fp8", UNIFORM):
+        sites.setdefault((row["groups"], row["n"], row["k"]), []).append(row)
+    return sites
+
+
+def test_no_fp8_site_of_an_h100_has_tuned_tiles_and_half_of_an_h200s_have() -> None:
+    """As its kernel was launched: tiles of 64 rows from 65 tokens on, of 16 before, where none are tuned."""
+    for table, sites, untuned in ((EXPERTS_OF_H100, 18, 18), (KernelTable.load("h200"), 22, 10)):
+        rows = engines_sites(table)
+        settings = {site: [json.loads(row.settings) for row in found] for site, found in rows.items()}
+        assert len(settings) == sites
+        assert sum(not any(each["is_tuned"] for each in found) for found in settings.values()) == untuned
+        for site, found in settings.items():
+            for row, chosen in zip(rows[site], found, strict=True):
+                assert chosen["is_tuned"] or chosen["block_size_m"] == (64 if row["batch"] > 64 else 16)
+
+
+@pytest.mark.parametrize("left_out", [64, 96])
+def test_tiles_that_change_after_64_tokens_are_told_apart_on_an_h100(left_out: int) -> None:
+    """Each site's row of so many tokens from its others: at worst 4.0 % off; 17 and 15 on one surface of both tiles."""
+    errors = []
+    for rows in engines_sites(EXPERTS_OF_H100).values():
+        (row,) = (row for row in rows if row["batch"] == left_out)
+        others = tuple(other for other in rows if other is not row)
+        measured = MeasuredTimes(replace(EXPERTS_OF_H100, rows=others, parts=()), "engine", get_gpu("h100"), 0.0, {})
+        fitted = GroupedGemm.fit(("gathered", "fp8"), measured)
+        assert fitted is not None
+        kernel = GroupedGemm(
+            float(row["rows"]), row["groups"], float(row["active_groups"]), row["n"], row["k"], "fp8", "gathered"
+        )
+        errors.append(fitted.price(kernel).time_us / measured.time_us(row, gemm_weight_bytes(row)) - 1.0)
+    assert len(errors) == 18
+    assert max(abs(error) for error in errors) < 0.045
