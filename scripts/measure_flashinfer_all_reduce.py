@@ -5,7 +5,8 @@
 
 Needs torch, vLLM 0.24 and FlashInfer 0.6.12; one process per GPU. FILE has rows of (kernel, hidden, tokens,
 is_one_shot, times_us), as ``tests/data/flashinfer_all_reduce*.json``: bf16, 40 calls one after another in a CUDA graph,
-microseconds per call of seven replays, sorted. FlashInfer's kernel is called as vLLM calls it
+microseconds per call of seven replays, sorted. vLLM's alone copies its operand into a registered buffer first, which
+its captured graphs do without. FlashInfer's kernel is called as vLLM calls it
 (``compilation/passes/fusion/allreduce_rms_fusion.py``), up to the sizes to which it does.
 """
 
