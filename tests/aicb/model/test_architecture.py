@@ -28,7 +28,10 @@ PUBLISHED = {
     "llama-3.1-70b": (70_553_706_496, 69.503, 327_680),
     "llama-3.1-405b": (405_853_388_800, 403.752, 516_096),
     "qwen3-0.6b": (596_049_920, 0.596, 114_688),
+    "qwen3-1.7b": (1_720_574_976, 1.721, 114_688),
+    "qwen3-4b": (4_022_468_096, 4.022, 147_456),
     "qwen3-8b": (8_190_735_360, 7.568, 147_456),
+    "qwen3-14b": (14_768_307_200, 13.990, 163_840),
     "qwen3-32b": (32_762_123_264, 31.984, 262_144),
     "mixtral-8x7b": (46_702_792_704, 12.749, 131_072),
     "mixtral-8x22b": (140_630_071_296, 38.960, 229_376),
@@ -59,6 +62,8 @@ PUBLISHED = {
 # As announced, in billions: (all, active); for a mixture of experts rounded to whole ones.
 ANNOUNCED = {
     "qwen2.5-7b": (7.62, None),
+    "qwen3-4b": (4.0, None),
+    "qwen3-14b": (14.8, None),
     "gpt-oss-20b": (20.91, 3.61),
     "gpt-oss-120b": (116.83, 5.13),
     "glm-4.5": (355, 32),
@@ -297,7 +302,7 @@ def test_tensor_parallelism_divides_the_recurrent_state() -> None:
 
 
 def test_an_unknown_model_is_refused_with_the_nearest_names() -> None:
-    with pytest.raises(InputError, match=r"found 'qwen3-7b', expected .* built-in name such as qwen3-8b"):
+    with pytest.raises(InputError, match=r"found 'qwen3-7b', expected .* built-in name such as .*qwen3-8b"):
         load_model("qwen3-7b")
     with pytest.raises(InputError, match="such as qwen3-235b-a22b"):
         load_model("qwen3-235b")

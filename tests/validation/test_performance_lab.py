@@ -1,0 +1,42 @@
+"""Published runs of servers (docs/accuracy/published.md, "Whole runs of servers")."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.validation.performance_lab import DEPLOYMENTS, simulated
+
+OFF_BY = {
+    "Qwen3-235B-A22B, vLLM, TP 8, H100": [0.0, -0.02, 0.05, -0.54],
+    "Qwen3-235B-A22B in fp8, vLLM, TP 4, H100": [-0.03, -0.04, 0.02, -0.2],
+    "DeepSeek-R1, vLLM, TP 8, H200": [-0.08, -0.17, -0.16, -0.75, -0.39],
+    "DeepSeek-R1, SGLang, TP 8, H200": [-0.04, 0.02, -0.14, -0.21],
+    "DeepSeek-V3.2, vLLM, TP 8, H200": [-0.06, -0.26, -0.17, -0.53],
+    "GLM-4.6, vLLM, TP 8, H200": [-0.18, -0.26, -0.2, -0.62, -0.2],
+    "GLM-4.6 in fp8, SGLang, TP 4, H200": [0.09, 0.09, 0.08, 0.1],
+    "Qwen3-8B, vLLM, one H100": [-0.02, -0.05, -0.07, -0.06],
+    "Qwen3-8B, SGLang, one H100": [-0.09],
+    "Qwen3-8B in fp8, SGLang, one H100": [-0.16],
+    "Qwen3-14B, vLLM, one H100": [-0.41, -0.45, -0.42, -0.75],
+    "Qwen3-14B in fp8, SGLang, one H100": [-0.46, -0.51, -0.47, -0.58],
+    "Qwen3-32B, vLLM, one H100": [-0.4, -0.43, -0.42, -0.61],
+    "Qwen3-32B, vLLM, one A100": [-0.07, 0.0, -0.0, -0.3],
+    "gpt-oss-20b, vLLM, one H100": [-0.38, -0.47, -0.46, -0.57],
+    "gpt-oss-120b, vLLM, one H100": [-0.42, -0.5, -0.47, -0.59, -0.12],
+    "gpt-oss-120b, vLLM, TP 2, H100": [-0.38, -0.44, -0.44, -0.51, -0.16],
+}
+"""Relative errors of durations, in the order of the runs; as the page has them."""
+
+
+@pytest.mark.parametrize("name", DEPLOYMENTS)
+def test_durations_are_as_far_from_the_published_as_the_page_says(name: str) -> None:
+    runs = DEPLOYMENTS[name].runs
+    errors = [found.duration_s / runs[load].duration_s - 1.0 for load, found in simulated(DEPLOYMENTS[name])]
+    assert errors == pytest.approx(OFF_BY[name], abs=0.011)
+
+
+def test_clients_of_a_small_model_get_tokens_as_fast_as_published() -> None:
+    deployment = DEPLOYMENTS["Qwen3-8B, vLLM, one H100"]
+    errors = [found.tpot_ms / deployment.runs[load].tpot_ms - 1.0 for load, found in simulated(deployment)]
+    assert len(errors) == 4
+    assert max(abs(error) for error in errors) <= 0.015
