@@ -363,3 +363,53 @@ def test_a_verdict_without_targets_met_and_one_of_percentiles(capsys: pytest.Cap
     )
     print_result(replace(summary, verdict=None))
     assert "SLO" not in capsys.readouterr().out
+
+
+ONE_SERVER = {"kind": "rail_optimized", "gpus_per_node": 8}
+TENSOR_PARALLEL: dict[str, Any] = {
+    "model": "qwen3-30b-a3b",
+    "engine": {"framework": "vllm", "host": "virtual-machine"},
+    "slo": {"ttft": {"p90": 1.0}, "tpot": {"p90": 0.02}},
+}
+
+
+def test_steps_with_prompts_that_wait_for_their_host_are_the_hosts() -> None:
+    """Smaller chunks would only be more launches: TPOT is missed by more with half of them."""
+    found, smaller = (
+        api.simulate(
+            config(
+                [pool("m", "mixed", tp=4)],
+                topology=ONE_SERVER,
+                **{**TENSOR_PARALLEL, "engine": {**TENSOR_PARALLEL["engine"], "max_batched_tokens": tokens}},
+            ),
+            requests([(83_000 * row, 1500, 170) for row in range(150)]),
+        ).summary
+        for tokens in (8192, 4096)
+    )
+    assert found.verdict is not None
+    assert masked(found.verdict.sentence).startswith(
+        "Misses the SLO: TPOT p# # ms, limit # ms (# times); limited by host (m): # % of its busy time are iterations "
+        "that compute prompts as well, in which GPUs wait for the host for # % of the time. Next: a faster host"
+    )
+    assert (smaller.tpot_s.p90 or 0.0) >= (found.tpot_s.p90 or 0.0)
+
+
+def test_the_error_of_tpot_has_the_host_of_iterations_with_prompts() -> None:
+    """Decodes alone are replayed from graphs and wait for no host; beside prompts they wait for launches."""
+    apart = [pool("p", "prefill", tp=4), pool("d", "decode", tp=4)]
+    rows, errors = requests([(83_000 * row, 1500, 170) for row in range(100)]), []
+    for pools in ([pool("m", "mixed", tp=4)], apart):
+        result = api.simulate(config(pools, topology=ONE_SERVER, **TENSOR_PARALLEL), rows)
+        errors.append(result.summary.model_error.tpot or 0.0)
+    assert errors[0] > errors[1] + 0.02
+
+
+def test_an_objective_that_no_request_has_is_not_spoken_of() -> None:
+    """Of answers of one token there is no TPOT."""
+    rows = requests([(1_000_000 * row, 900, 1) for row in range(20)])
+    result = api.simulate(config([pool("m", "mixed")], slo={"ttft": {"p90": 1.0}, "tpot": {"p90": 0.02}}), rows)
+    assert result.summary.verdict is not None
+    assert masked(result.summary.verdict.sentence).startswith("Meets the SLO: TTFT p# # ms, limit # s (# % to spare);")
+    alone = api.simulate(config([pool("m", "mixed")], slo={"tpot": {"p90": 0.02}}), rows).summary.verdict
+    assert alone is not None
+    assert alone.sentence.startswith("Meets the SLO: no request has a latency that it limits")

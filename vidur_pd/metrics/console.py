@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
-from aicb.iteration.host import slowest_over_fastest
+from aicb.iteration.host import MEDIAN_HOST, slowest_over_fastest
 from vidur_pd.metrics.quantities import rate_text, share_text
 from vidur_pd.metrics.summary import Interval, PlannerSummary, PoolSummary, Summary, Throughput, UnderLoad
 from vidur_pd.metrics.verdict.limits import percent
@@ -109,18 +109,23 @@ def _planned(planner: PlannerSummary) -> str:
     return f"planner {planner.policy}: {held}; serving in the mean: {pools}"
 
 
-def _host(summary: Summary) -> Iterator[str]:
-    """How much of iterations is exposed host time, where that is much: it is another with another host."""
-    parts = [
+def host_waits(summary: Summary) -> list[str]:
+    """Of which kinds of iterations much is exposed host time, and how much."""
+    return [
         f"{percent(share)} of the time of {kind} ({pool.name})"
         for pool in summary.pools
         for kind, share in (("prompts", pool.prompts_host_share), ("decodes", pool.decodes_host_share))
         if share is not None and share >= MUCH_HOST
     ]
-    if parts:
+
+
+def _host(summary: Summary) -> Iterator[str]:
+    """How much of iterations is exposed host time, where that is much: it is another with another host."""
+    if parts := host_waits(summary):
         yield (
             f"GPUs wait for the host in {', '.join(parts)}; of two measured hosts one may take up to "
-            f"{slowest_over_fastest():.1f} times as long to launch as the other (engine.host, vidur-pd list hosts)"
+            f"{slowest_over_fastest():.1f} times as long to launch as the other (engine.host; {MEDIAN_HOST}, the "
+            "median, where cores are shared and nothing was measured; vidur-pd list hosts)"
         )
 
 
@@ -137,17 +142,22 @@ def _money(summary: Summary) -> Iterator[str]:
         yield f"cost{unit}: {', '.join([f'{cost.per_hour:.4g} per hour', *parts])}"
 
 
-def uncertainty(summary: Summary) -> Iterator[str]:
-    """How far figures may be off: by what times rest on, and by chance, where several seeds say so."""
+def model_errors(summary: Summary) -> str:
+    """By what latencies may be off, as far as what their times rest on tells; empty where none is known."""
     of = summary.model_error
     errors = ((name, error) for name, error in (("TTFT", of.ttft), ("TPOT", of.tpot)) if error is not None)
-    if texts := [f"{name} ± {percent(error)}" for name, error in errors]:
+    return ", ".join(f"{name} ± {percent(error)}" for name, error in errors)
+
+
+def uncertainty(summary: Summary) -> Iterator[str]:
+    """How far figures may be off: by what times rest on, and by chance, where several seeds say so."""
+    if texts := model_errors(summary):
         rests = ", ".join(
             f"{percent(share)} {name.replace('_', ' ')}"
             for name, share in summary.time_sources.items()
             if share >= 5e-4
         )
-        yield f"error of the model: {', '.join(texts)} (times are {rests})"
+        yield f"error of the model: {texts} (times are {rests})"
     if summary.seeds is None:
         return
     shown = {"TTFT p90": "ttft_s.p90", "TPOT p90": "tpot_s.p90", "requests/s": "throughput.requests_per_s"}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 from markupsafe import Markup
 
+from vidur_pd.metrics.console import host_waits, model_errors
 from vidur_pd.metrics.quantities import share_text
 from vidur_pd.metrics.reasons import Outcome, Outcomes
 from vidur_pd.metrics.summary import Distribution, Summary
@@ -15,6 +16,8 @@ from vidur_pd.report.templating import part
 from vidur_pd.report.text import Tile, digits, duration, meaning_html, note_html, percent, tiles_html
 
 ESTIMATES_WARNING_SHARE = 0.01
+LARGE_ERROR = 0.25
+"""Of the model: a quarter, beyond which a deployment is not judged by these figures alone."""
 MOST_NAMED = 6
 
 
@@ -111,8 +114,19 @@ def _tiles(run: RunOutput) -> list[Tile]:
             "not backed by a measurement",
             is_warning=(summary.estimates or 0.0) > ESTIMATES_WARNING_SHARE,
         ),
+        *_error_tiles(summary),
         Tile("Simulator", duration(summary.simulator.wall_s), f"wall time, version {summary.simulator.version or '?'}"),
     ]
+
+
+def _error_tiles(summary: Summary) -> list[Tile]:
+    """By how much latencies may be off, and how much of that is the host's; none where nothing was served."""
+    if not (errors := model_errors(summary)):
+        return []
+    waits = ", ".join(host_waits(summary))
+    note = f"GPUs wait for the host (engine.host) in {waits}" if waits else "68 % of errors are smaller"
+    largest = max(error or 0.0 for error in (summary.model_error.ttft, summary.model_error.tpot))
+    return [Tile("Error of the model", errors, note, is_warning=largest > LARGE_ERROR)]
 
 
 def _origin(summary: Summary) -> str:

@@ -31,9 +31,10 @@ from vidur_pd.metrics.request_classes import class_summaries
 from vidur_pd.metrics.requests import NEVER, seconds
 from vidur_pd.metrics.slo import judge
 from vidur_pd.metrics.sources import (
-    OF_COMPUTE,
+    DECODE,
     OTHER_HOST_ERROR,
     OWN_HOST_ERROR,
+    PREFILL,
     PoolTime,
     Source,
     TimeSources,
@@ -234,12 +235,15 @@ class Account:
         return replace(sources, host_shares=self._host_shares(), host_error=error)
 
     def _host_shares(self) -> dict[str, float]:
-        """Of the time of prompts and of decodes, over all pools."""
-        worked = [self._worked(pool).kinds for pool in self._config.cluster.pools]
-        both = {part: [kinds[index] for kinds in worked] for index, part in enumerate(OF_COMPUTE)}
+        """Of the time of prompts and of that of requests that decode, some of it beside prompts, over all pools."""
+        worked = [(pool.role, *self._worked(pool).kinds) for pool in self._config.cluster.pools]
+        prompts = [of_prompts for _, of_prompts, _ in worked]
+        decoding = [of_decodes for _, _, of_decodes in worked]
+        decoding += [of_prompts for role, of_prompts, _ in worked if role == "mixed"]
+        waited_s = sum(each.request_s * (_ratio(each.host_s, each.busy_s) or 0.0) for each in decoding)
         return {
-            part: _ratio(sum(each.host_s for each in of), sum(each.busy_s for each in of)) or 0.0
-            for part, of in both.items()
+            PREFILL: _ratio(sum(each.host_s for each in prompts), sum(each.busy_s for each in prompts)) or 0.0,
+            DECODE: _ratio(waited_s, sum(each.request_s for each in decoding)) or 0.0,
         }
 
     def _transfers_from(self) -> Source:

@@ -82,6 +82,21 @@ def test_the_best_of_a_real_space_is_that_of_running_all_of_it(tmp_path: Path) -
     assert "vllm serve Qwen/Qwen3-8B" in (tmp_path / "out" / "launch.txt").read_text()
 
 
+def test_the_configuration_of_a_capacity_has_the_rate_and_the_prices_that_were_found(tmp_path: Path) -> None:
+    """A run of it repeats the answer: SLO met, as many requests per second, the same cost of a token."""
+    fields: dict[str, Any] = {"objective": "min_cost_per_token", "prices": {"h200": 3.0}}
+    choices = {"cluster.pools.server.instances": [1, 2]}
+    path = written(tmp_path, choices=choices, **fields)
+    done = command("search", str(path), "-o", str(tmp_path / "out"), "--workers", "1", "--json")
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)["ranking"][0]
+    repeated = simulate(tmp_path / "out" / "config.yaml").summary
+    assert repeated.slo.is_met
+    assert repeated.tpot_s.p90 == pytest.approx(found["tpot_p90_s"], rel=1e-6)
+    assert repeated.cost is not None
+    assert repeated.cost.per_hour == pytest.approx(found["cost_per_hour"])
+
+
 def gpus_of(real: Any, point: tuple[int, ...]) -> int:
     return sum(pool.instances * pool.gpus_per_instance for pool in real.config(point).cluster.pools)
 

@@ -251,6 +251,13 @@ def _before_decode(summary: Summary, pool: PoolSummary) -> Found:
 def _decode(pool: PoolSummary) -> Found:
     if pool.role != "decode" and (pool.prompts_share or 0.0) >= AMONG_DECODES:
         reason = f"{percent(pool.prompts_share)} of its busy time are iterations that compute prompts as well"
+        if (pool.prompts_host_share or 0.0) >= NEAR_ROOF:
+            reason += f", in which GPUs wait for the host for {percent(pool.prompts_host_share)} of the time"
+            advice = (
+                "a faster host (engine.host), chunks that graphs replay (engine.max_batched_tokens of at most the "
+                "largest of engine.graph_sizes), or prefill and decode on instances of their own"
+            )
+            return Found(Limit.HOST, pool.name, reason, advice)
         advice = "smaller chunks (engine.max_batched_tokens), or prefill and decode on instances of their own"
         return Found(Limit.PROMPTS_IN_DECODES, pool.name, reason, advice)
     if found := _host(pool, pool.decodes_host_share, "decodes"):

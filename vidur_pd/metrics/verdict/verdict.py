@@ -208,7 +208,9 @@ def _targets(summary: Summary) -> str:
     missed = [target for target in summary.slo.targets if not target.is_met]
     if missed:
         return f"misses the SLO: {', '.join(_target(target) for target in missed)}"
-    return f"meets the SLO: {', '.join(_target(target) for target in summary.slo.targets)}"
+    of_some = [target for target in summary.slo.targets if target.requests != 0]
+    listed = ", ".join(_target(target) for target in of_some)
+    return f"meets the SLO: {listed or 'no request has a latency that it limits'}"
 
 
 def _target(target: TargetSummary) -> str:

@@ -12,7 +12,8 @@ from typing import Any, Final
 
 from boundary.output_files import naming_failures
 from boundary.result_folder import ResultFolder
-from vidur_pd.config.file import dump_config
+from vidur_pd.config import SimulationConfig
+from vidur_pd.config.file import dump_config, parse_config
 from vidur_pd.search.evaluation.outcome import Outcome
 from vidur_pd.search.output.analysis import importance, pareto_front
 from vidur_pd.search.output.answer import answer, counts_of
@@ -34,10 +35,21 @@ def write_search(result: SearchResult, folder: ResultFolder) -> None:
         (files / "search.json").write_text(json.dumps(search_tree(result), indent=2) + "\n", encoding="utf-8")
         (files / "points.csv").write_text(points_csv(result), encoding="utf-8")
         if result.best is not None:
-            config = result.space.config(result.best.candidate.point)
+            config = configuration_of(result, result.best)
             (files / "config.yaml").write_text(dump_config(config), encoding="utf-8")
             (files / "launch.txt").write_text(launch_text(config), encoding="utf-8")
         _write_pieces(files / "search.html", search_page(result))
+
+
+def configuration_of(result: SearchResult, evaluated: Evaluated) -> SimulationConfig:
+    """Of a run that repeats a point: at the rate that was found where its capacity was looked for, with the prices."""
+    space, tree = result.space, result.space.tree(evaluated.candidate.point)
+    if space.file.objective.finds_capacity and evaluated.last().rate_per_s:
+        tree["workload"].pop("time_scale", None)
+        tree["workload"]["rate"] = f"{evaluated.last().rate_per_s:.9g}/s"
+    if space.file.prices is not None:
+        tree["prices"] = {"gpu_hour": dict(space.file.prices)}
+    return parse_config(tree, Path(), space.where)
 
 
 def _write_pieces(path: Path, pieces: Any) -> None:
