@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from boundary.errors import InputError
+from boundary.quoting import quoted
 from vidur_pd.commands.search import AsJson, OutFolder, RayAddress, WorkerCount, carry_out
 from vidur_pd.commands.slo_options import slo_settings
 
@@ -35,11 +36,17 @@ def plan(
 ) -> None:
     """Find the fewest GPUs that serve a trace within an SLO, with their division into prefill and decode.
 
-    Tries every partition that fits into memory in every number, by what they promise; writes what search writes.
+    Tries every partition that fits into memory in every number, by what they promise; writes what search writes. Pools
+    that serve both phases are not among them: `vidur-pd search` tries what a file lists.
     """
+    from vidur_pd.search.screening import check_workload
     from vidur_pd.search.space.plan import Wish, plan_space
 
-    targets = [f"{name}:{value}" for name, value in (("ttft", ttft), ("tpot", tpot), ("e2e", e2e)) if value]
+    stated = {name: value for name, value in (("ttft", ttft), ("tpot", tpot), ("e2e", e2e)) if value}
+    for name, value in stated.items():
+        if value.count(":") != 1 or not all(value.split(":")):
+            raise InputError(f"--{name}: found {quoted(value)}, expected percentile:seconds, as p90:2.0")
+    targets = [f"{name}:{value}" for name, value in stated.items()]
     workload: dict[str, Any] = {"kind": "trace", "path": str(trace.absolute())}
     if not trace.is_file():
         raise InputError(f"--trace: found no file {trace}, expected a trace of requests")
@@ -55,4 +62,6 @@ def plan(
         nic=nic,
         settings=[*slo_settings(targets), *(settings or [])],
     )
-    carry_out(plan_space(wish), out, [trace], workers=workers, ray=ray, as_json=as_json)
+    space = plan_space(wish)
+    check_workload(space)
+    carry_out(space, out, [trace], workers=workers, ray=ray, as_json=as_json)

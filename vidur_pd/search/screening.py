@@ -86,6 +86,17 @@ class Screening:
         return "; ".join(parts)
 
 
+def check_workload(space: Space) -> None:
+    """Reads the workload of the first point that is a configuration. Raises: InputError, where it cannot be read."""
+    for point in space.points():
+        try:
+            config = space.config(point)
+        except InputError:
+            continue
+        workload_of(config)
+        return
+
+
 def screen(space: Space) -> Screening:
     """Checks every point as a run would, and prices what it promises."""
     left_out, pools = Outcomes(), PoolModels()

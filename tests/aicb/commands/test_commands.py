@@ -155,6 +155,15 @@ def test_memory_prints_the_plan(aicb_command: Any) -> None:
     assert plan["kv_tokens"] == 16 * plan["num_kv_blocks"]
 
 
+def test_weights_of_another_format_than_the_checkpoints_that_do_not_fit_are_told(aicb_command: Any) -> None:
+    told = "; --weights: found bf16, deepseek-v3 is published in fp8\n"
+    for model, is_told in (("deepseek-v3", True), ("llama-3.1-405b", False)):
+        code, _, error = aicb_command("memory", model, "--tp", "2")
+        assert code == 2
+        assert error.endswith(told) == is_told
+    assert aicb_command("memory", "deepseek-v3", "--tp", "8", "--weights", "fp8")[0] == 0
+
+
 def test_memory_is_shown_in_units_that_people_read(aicb_command: Any) -> None:
     """8,190,735,360 weights of two bytes; a token has keys and values of 36 layers, 8 heads and 128 channels."""
     code, table, _ = aicb_command("memory", "qwen3-8b", "--gpu", "h200")

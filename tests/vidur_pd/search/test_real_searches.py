@@ -305,6 +305,36 @@ def test_a_plan_needs_no_configuration(tmp_path: Path) -> None:
     assert "--gpus-max: found 8, expected at least 16: deepseek-v3 needs 8 h200 per prefill instance" in small.stderr
 
 
+def test_a_trace_that_cannot_be_read_is_refused_by_its_line(tmp_path: Path) -> None:
+    trace = tmp_path / "trace.csv"
+    trace.write_text("arrived_at,num_prefill_tokens,num_decode_tokens\n0,100,10\n1,-3,10\n")
+    words = ("plan", "--model", "qwen3-8b", "--gpu", "h200", "--trace", str(trace), "-o", str(tmp_path / "out"))
+    done = command(*words, "--gpus-max", "2")
+    expected = f"{trace}: line 3: num_prefill_tokens: found '-3', expected a whole number of at least 1"
+    assert (done.returncode, done.stderr) == (2, f"vidur-pd: {expected}\n")
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_percentile_that_is_none_is_refused_by_the_option_it_is_of() -> None:
+    words = ("plan", "--model", "qwen3-8b", "--gpu", "h200", "--trace", "none.csv", "-o", "out")
+    for stated in ("1", "p90:", "p90:1:2"):
+        done = command(*words, "--ttft", stated)
+        expected = f"vidur-pd: --ttft: found '{stated}', expected percentile:seconds, as p90:2.0\n"
+        assert (done.returncode, done.stderr) == (2, expected)
+
+
+def test_a_model_of_ones_own_is_launched_from_its_folder(tmp_path: Path) -> None:
+    """Engines take folders: that of a config.json, and no file of another name."""
+    architecture = {"architectures": ["Qwen3ForCausalLM"], "num_hidden_layers": 2, "hidden_size": 512}
+    sizes = {"num_attention_heads": 8, "num_key_value_heads": 8, "head_dim": 64, "intermediate_size": 1024}
+    rest = {"vocab_size": 1000, "tie_word_embeddings": False, "max_position_embeddings": 40960}
+    for name, launched in (("config.json", str(tmp_path)), ("own.json", str(tmp_path / "own.json"))):
+        (tmp_path / name).write_text(json.dumps(architecture | sizes | rest))
+        text = launch_text(load_config(EXAMPLE, [f"model={tmp_path / name}"]))
+        assert f"vllm serve {launched} " in text.replace("\\\n", "")
+        assert ("Engines take a folder" in text) == (name != "config.json")
+
+
 def test_weights_in_fp8_of_a_checkpoint_in_bf16_are_asked_for() -> None:
     example = REPOSITORY / "examples" / "qwen3-32b-two-gpus.yaml"
     for framework in ("vllm", "sglang"):

@@ -10,6 +10,7 @@ import json
 import re
 import shlex
 from collections.abc import Iterator
+from pathlib import Path
 
 from aicb import load_model
 from boundary.yaml_text import dump_yaml
@@ -21,6 +22,8 @@ VLLM_ROLES = {"prefill": "kv_producer", "decode": "kv_consumer", "mixed": "kv_bo
 def launch_text(config: SimulationConfig) -> str:
     """Commands for every pool, and the graph where the engine is vLLM; a line for what cannot be said in them."""
     parts = [f"# {model_name(config)}: what the simulated deployment would be launched with."]
+    if model_name(config).endswith(".json"):
+        parts.append("# Engines take a folder instead of this file: with the weights, and with it as config.json.")
     for pool in config.cluster.pools:
         number = f"{pool.instances} instance{'s' if pool.instances > 1 else ''} of {pool.gpus_per_instance}"
         parts.append(f"\n# pool {pool.name} ({pool.role}): {number} {config.hardware_of(pool)}")
@@ -31,9 +34,12 @@ def launch_text(config: SimulationConfig) -> str:
 
 
 def model_name(config: SimulationConfig) -> str:
-    """The name on Hugging Face where the model's source says it, else the path or name of the configuration."""
+    """The name on Hugging Face where the model's source says it, else the folder or name of the configuration."""
     found = re.match(r"https://huggingface\.co/([^/]+/[^/]+)/", load_model(config.model).source)
-    return found[1] if found else config.model
+    if found:
+        return found[1]
+    path = Path(config.model)
+    return str(path.parent) if path.name == "config.json" else config.model
 
 
 def _command(config: SimulationConfig, pool: PoolConfig) -> list[str]:
