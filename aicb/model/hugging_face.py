@@ -45,7 +45,7 @@ COSTLY: Mapping[str, tuple[object, ...]] = {
     **dict.fromkeys(("sliding_window", "attention_chunk_size", "attn_window_size", "window_size"), ()),
     **dict.fromkeys(("kv_lora_rank", "q_lora_rank", "o_lora_rank", "index_topk", "index_n_heads"), ()),
     **dict.fromkeys(("linear_num_key_heads", "linear_attn_config", "mamba_d_state", "ssm_state_size"), ()),
-    **dict.fromkeys(("quantization_config", "vision_config"), ()),
+    **dict.fromkeys(("quantization_config", "vision_config", "attn_logit_softcapping"), ()),
     **dict.fromkeys(("hybrid_layer_pattern", "hybrid_override_pattern", "cross_attention_layers"), ([],)),
     **dict.fromkeys(("num_local_experts", "num_experts", "n_routed_experts", "moe_intermediate_size"), ()),
     **dict.fromkeys(("n_shared_experts", "shared_expert_intermediate_size", "shared_intermediate_size"), (0,)),

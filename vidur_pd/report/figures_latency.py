@@ -233,7 +233,7 @@ def queue_note(runs: Sequence[RunOutput]) -> str:
     if given == {0.0}:
         return ""
     (amount,) = given if len(given) == 1 else (None,)
-    size = "about 3 ms unless configured" if amount is None else f"{amount:g} ms"
+    size = "that of the host unless configured" if amount is None else f"{amount:g} ms"
     return f" Queue includes the fixed latency of the front end, from the client to the scheduler ({size})."
 
 

@@ -231,6 +231,7 @@ def test_as_many_dense_layers_as_layers_leave_no_experts(tmp_path: Path) -> None
         ({"num_key_value_heads": 5}, r"num_key_value_heads: found 5, expected a divisor of num_attention_heads 32"),
         ({"num_experts_per_tok": 129}, r"num_experts_per_tok: found 129, expected at most num_experts, 128"),
         ({"mlp_bias": True}, r"mlp_bias: found True, expected nothing or false \(not modelled"),
+        ({"attn_logit_softcapping": 50.0}, r"attn_logit_softcapping: found 50.0, expected nothing \(not modelled"),
         (
             {"use_sliding_window": True, "max_window_layers": 0, "sliding_window": 0},
             r"sliding_window: found 0, expected",
