@@ -64,6 +64,8 @@ class Deployment:
     runs: Mapping[Load, Times]
 
 
+FILE: Final = "performance-lab"
+"""In ``examples/published``."""
 FP8: Final = "engine.weights=fp8"
 ALONE: Final = "cluster.pools.server.tp=1"
 
@@ -232,7 +234,7 @@ def simulated(deployment: Deployment) -> Iterator[tuple[Load, Times]]:
     """The same runs."""
     for load in deployment.runs:
         settings = [*deployment.settings, *load.settings]
-        summary = simulate(FOLDER / "performance-lab.yaml", settings=settings).summary
+        summary = simulate(FOLDER / f"{FILE}.yaml", settings=settings).summary
         assert summary.ttft_s.mean is not None, "all requests are served"
         assert summary.tpot_s.mean is not None, "answers have more than one token"
         yield load, Times(summary.makespan_s, 1e3 * summary.ttft_s.mean, 1e3 * summary.tpot_s.mean)
