@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.validation.published import FOLDER, ROWS, UNBALANCED_ROWS, Row, gain_of_balance, score
 from tests.validation.performance_lab import FILE
+from tests.validation.published import FOLDER, ROWS, UNBALANCED_ROWS, Row, gain_of_balance, score
 from tests.validation.published_sweeps import SWEEPS
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "accuracy" / "published.md"
