@@ -248,23 +248,17 @@ def memory(
     loaded, precision, known = load_model(model), Precision(_WEIGHTS[weights], _DTYPES[kv_format]), get_gpu(gpu)
     loaded.check(precision, "--weights")
     known.check(precision, "--weights")
-    try:
-        plan = instance_memory(
-            loaded,
-            Partition(tp=tp, ep=ep, dp=dp, pp=pp, redundant_experts=redundant_experts),
-            precision,
-            known,
-            gpu_memory_utilization=gpu_memory_utilization,
-            max_batched_tokens=max_batched_tokens,
-            max_seqs=max_seqs,
-            block_tokens=block_tokens,
-            cuda_graphs=cuda_graphs,
-        )
-    except InputError as error:
-        published = known.weights_of(loaded.published_weights)
-        if precision.weights == published:
-            raise
-        raise InputError(f"{error}; --weights: found {weights}, {loaded.name} is published in {published}") from None
+    plan = instance_memory(
+        loaded,
+        Partition(tp=tp, ep=ep, dp=dp, pp=pp, redundant_experts=redundant_experts),
+        precision,
+        known,
+        gpu_memory_utilization=gpu_memory_utilization,
+        max_batched_tokens=max_batched_tokens,
+        max_seqs=max_seqs,
+        block_tokens=block_tokens,
+        cuda_graphs=cuda_graphs,
+    )
     if as_json:
         rows = {"model": loaded.name, "gpu": gpu, **asdict(plan), **_kv_rows(plan, block_tokens)}
         typer.echo(json.dumps(rows, indent=1))

@@ -219,9 +219,11 @@ def check_weights(
     """Raises: InputError, where the weights of a GPU do not fit; ``divided`` says how the model is."""
     usable = limits.usable_bytes(gpu)
     if weights > usable:
+        published = gpu.weights_of(model.published_weights)
+        of_checkpoint = "" if precision.weights == published else f", published in {published}"
         raise InputError(
-            f"model {model.name}: found {weights} bytes of {precision.weights} weights ({_gb(weights)}) per GPU"
-            f" ({divided}), expected at most {usable} bytes available ({_gb(usable)}; {limits.where(gpu)})"
+            f"model {model.name}: found {weights} bytes of {precision.weights} weights ({_gb(weights)}{of_checkpoint})"
+            f" per GPU ({divided}), expected at most {usable} bytes available ({_gb(usable)}; {limits.where(gpu)})"
         )
 
 

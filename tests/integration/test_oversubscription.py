@@ -20,7 +20,7 @@ EXAMPLE = Path(__file__).parents[2] / "examples" / "qwen3-30b-oversubscribed.yam
 
 
 def run(*settings: str) -> Result:
-    config = load_config(EXAMPLE, ["workload.requests=300", "engine.estimator=roofline", *settings])
+    config = load_config(EXAMPLE, ["engine.estimator=roofline", *settings])
     workload = load_workload(config.workload, base_dir=EXAMPLE.parent, rng=partial(generator, config.seed))
     return simulate(config, workload)
 

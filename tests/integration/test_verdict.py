@@ -388,14 +388,15 @@ def test_steps_with_prompts_that_wait_for_their_host_are_the_hosts() -> None:
     )
     assert found.verdict is not None
     assert masked(found.verdict.sentence).startswith(
-        "Misses the SLO: TPOT p# # ms, limit # ms (# times); limited by host (m): # % of its busy time are iterations "
-        "that compute prompts as well, in which GPUs wait for the host for # % of the time. Next: a faster host"
+        "Misses the SLO: TPOT p# # ms, limit # ms (# times); limited by host (m): GPUs wait for the host in # % of the "
+        "time of iterations that compute prompts as well, # % of its busy time (MFU # %). Next: a faster host "
+        "(engine.host), or chunks that graphs replay"
     )
     assert (smaller.tpot_s.p90 or 0.0) >= (found.tpot_s.p90 or 0.0)
 
 
 def test_the_error_of_tpot_has_the_host_of_iterations_with_prompts() -> None:
-    """Decodes alone are replayed from graphs and wait for no host; beside prompts they wait for launches."""
+    """Decodes alone are replayed from graphs and wait for no host; among prompts they wait for launches."""
     apart = [pool("p", "prefill", tp=4), pool("d", "decode", tp=4)]
     rows, errors = requests([(83_000 * row, 1500, 170) for row in range(100)]), []
     for pools in ([pool("m", "mixed", tp=4)], apart):
@@ -404,12 +405,14 @@ def test_the_error_of_tpot_has_the_host_of_iterations_with_prompts() -> None:
     assert errors[0] > errors[1] + 0.02
 
 
-def test_an_objective_that_no_request_has_is_not_spoken_of() -> None:
+def test_an_objective_that_no_request_has_is_met_and_said_to_be_of_none() -> None:
     """Of answers of one token there is no TPOT."""
     rows = requests([(1_000_000 * row, 900, 1) for row in range(20)])
     result = api.simulate(config([pool("m", "mixed")], slo={"ttft": {"p90": 1.0}, "tpot": {"p90": 0.02}}), rows)
     assert result.summary.verdict is not None
-    assert masked(result.summary.verdict.sentence).startswith("Meets the SLO: TTFT p# # ms, limit # s (# % to spare);")
+    assert masked(result.summary.verdict.sentence).startswith(
+        "Meets the SLO: TTFT p# # ms, limit # s (# % to spare), TPOT p# of no request, limit # ms;"
+    )
     alone = api.simulate(config([pool("m", "mixed")], slo={"tpot": {"p90": 0.02}}), rows).summary.verdict
     assert alone is not None
-    assert alone.sentence.startswith("Meets the SLO: no request has a latency that it limits")
+    assert masked(alone.sentence).startswith("Meets the SLO: TPOT p# of no request, limit # ms;")

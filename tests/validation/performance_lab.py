@@ -8,7 +8,10 @@ output of ``vllm bench serve`` for each. Taken were all its runs on H100 and H20
 of clients, of vLLM as it is by default (with fp8 or TP as well, where the page gives such runs) and of SGLang without
 drafts. Left out are GLM-4.5-Air, whose page for H100 repeats figures of the page for A100, DeepSeek-V3.2 with SGLang
 (data-parallel attention with sliced experts, which is not simulated), and models that are not built in. One run on
-an A100 was added afterwards. Nothing was fitted to them.
+an A100 was added afterwards, and DeepSeek-R1 with SGLang was first simulated with eight data-parallel ranks: its
+``--enable-dp-attention`` without ``--dp-size`` has one and is switched off (SGLang's ``server_args.py``). Nothing was
+fitted to them. vLLM's defaults of then: 8,192 tokens and 1,024 requests of a batch, on A100s 2,048 and 256
+(``vllm/engine/arg_utils.py``, ``get_batch_defaults``), and no asynchronous scheduling.
 """
 
 from __future__ import annotations
@@ -190,7 +193,7 @@ DEPLOYMENTS: Final = {
         },
     ),
     "Qwen3-32B, vLLM, one A100": Deployment(
-        ["model=qwen3-32b", "hardware=a100", ALONE],
+        ["model=qwen3-32b", "hardware=a100", ALONE, "engine.max_batched_tokens=2048", "engine.max_seqs=256"],
         {
             Load(100, 32000, 77): Times(1783.59, 890711.38, 67.87),
             Load(500, 1996, 100): Times(415.71, 208397.03, 143.23),

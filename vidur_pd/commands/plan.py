@@ -8,9 +8,8 @@ from typing import Annotated, Any
 import typer
 
 from boundary.errors import InputError
-from boundary.quoting import quoted
 from vidur_pd.commands.search import AsJson, OutFolder, RayAddress, WorkerCount, carry_out
-from vidur_pd.commands.slo_options import slo_settings
+from vidur_pd.commands.slo_options import latency_settings
 
 Settings = Annotated[list[str] | None, typer.Option("--set", help="Override a field: a.b=value (repeatable).")]
 
@@ -42,11 +41,7 @@ def plan(
     from vidur_pd.search.screening import check_workload
     from vidur_pd.search.space.plan import Wish, plan_space
 
-    stated = {name: value for name, value in (("ttft", ttft), ("tpot", tpot), ("e2e", e2e)) if value}
-    for name, value in stated.items():
-        if value.count(":") != 1 or not all(value.split(":")):
-            raise InputError(f"--{name}: found {quoted(value)}, expected percentile:seconds, as p90:2.0")
-    targets = [f"{name}:{value}" for name, value in stated.items()]
+    limits = latency_settings({name: value for name, value in (("ttft", ttft), ("tpot", tpot), ("e2e", e2e)) if value})
     workload: dict[str, Any] = {"kind": "trace", "path": str(trace.absolute())}
     if not trace.is_file():
         raise InputError(f"--trace: found no file {trace}, expected a trace of requests")
@@ -60,7 +55,7 @@ def plan(
         weights=weights,
         framework=engine,
         nic=nic,
-        settings=[*slo_settings(targets), *(settings or [])],
+        settings=[*limits, *(settings or [])],
     )
     space = plan_space(wish)
     check_workload(space)

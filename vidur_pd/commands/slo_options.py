@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated
 
 import typer
@@ -31,3 +31,12 @@ def slo_settings(targets: Sequence[str]) -> list[str]:
         f"slo.{latency}={{{', '.join(f'{name}: {limit}' for name, limit in limits.items())}}}"
         for latency, limits in by_latency.items()
     ]
+
+
+def latency_settings(limits: Mapping[str, str]) -> list[str]:
+    """The same for ``p90:2.0`` of an option named after each latency. Raises: InputError."""
+    for latency, limit in limits.items():
+        percentile, _, seconds = limit.partition(":")
+        if not (percentile and seconds) or ":" in seconds:
+            raise InputError(f"--{latency}: found {quoted(limit)}, expected percentile:seconds, as p90:2.0")
+    return slo_settings([f"{latency}:{limit}" for latency, limit in limits.items()])

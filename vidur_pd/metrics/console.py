@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from aicb.iteration.host import MEDIAN_HOST, slowest_over_fastest
+from vidur_pd.metrics.error_text import host_waits, model_errors
 from vidur_pd.metrics.quantities import rate_text, share_text
 from vidur_pd.metrics.summary import Interval, PlannerSummary, PoolSummary, Summary, Throughput, UnderLoad
 from vidur_pd.metrics.verdict.limits import percent
@@ -14,8 +15,6 @@ from vidur_pd.metrics.verdict.limits import percent
 LATENCIES = ("ttft_s", "tpot_s", "itl_s", "e2e_s")
 QUANTILES = ("mean", "p50", "p90", "p99")
 MOST_REASONS = 3
-MUCH_HOST = 0.1
-"""Share of busy time from which exposed host time is printed: as much as the error of measured kernels. Our choice."""
 OF_SAME_REQUESTS = " of the same requests (random routes, choices of experts and accepted drafts differ)"
 """What seeds change where the workload draws nothing."""
 VERDICT_COLOURS = {"meets": "bold green"}
@@ -109,16 +108,6 @@ def _planned(planner: PlannerSummary) -> str:
     return f"planner {planner.policy}: {held}; serving in the mean: {pools}"
 
 
-def host_waits(summary: Summary) -> list[str]:
-    """Of which kinds of iterations much is exposed host time, and how much."""
-    return [
-        f"{percent(share)} of the time of {kind} ({pool.name})"
-        for pool in summary.pools
-        for kind, share in (("prompts", pool.prompts_host_share), ("decodes", pool.decodes_host_share))
-        if share is not None and share >= MUCH_HOST
-    ]
-
-
 def _host(summary: Summary) -> Iterator[str]:
     """How much of iterations is exposed host time, where that is much: it is another with another host."""
     if parts := host_waits(summary):
@@ -140,13 +129,6 @@ def _money(summary: Summary) -> Iterator[str]:
         tokens = (("input", cost.per_million_input_tokens), ("output", cost.per_million_output_tokens))
         parts = [f"{amount:.4g} per million {name} tokens" for name, amount in tokens if amount is not None]
         yield f"cost{unit}: {', '.join([f'{cost.per_hour:.4g} per hour', *parts])}"
-
-
-def model_errors(summary: Summary) -> str:
-    """By what latencies may be off, as far as what their times rest on tells; empty where none is known."""
-    of = summary.model_error
-    errors = ((name, error) for name, error in (("TTFT", of.ttft), ("TPOT", of.tpot)) if error is not None)
-    return ", ".join(f"{name} ± {percent(error)}" for name, error in errors)
 
 
 def uncertainty(summary: Summary) -> Iterator[str]:

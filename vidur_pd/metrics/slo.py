@@ -66,7 +66,7 @@ def target_name(target: Target) -> str:
 def _judged(tally: RequestTally, slo: SloConfig, target: Target) -> TargetSummary:
     found, share = latencies_of(tally, slo, target), share_below(target.statistic)
     if not len(found):
-        return TargetSummary(name=target_name(target), limit=target.limit_s, is_met=True)
+        return TargetSummary(name=target_name(target), latency=target.latency, limit=target.limit_s, is_met=True)
     value = float(found.mean()) if share is None else quantile(found, share)
     is_known = math.isfinite(value)
     return TargetSummary(

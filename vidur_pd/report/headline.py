@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from markupsafe import Markup
 
-from vidur_pd.metrics.console import host_waits, model_errors
+from vidur_pd.metrics.error_text import host_waits, model_errors
 from vidur_pd.metrics.quantities import share_text
 from vidur_pd.metrics.reasons import Outcome, Outcomes
 from vidur_pd.metrics.summary import Distribution, Summary

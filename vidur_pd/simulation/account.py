@@ -235,7 +235,10 @@ class Account:
         return replace(sources, host_shares=self._host_shares(), host_error=error)
 
     def _host_shares(self) -> dict[str, float]:
-        """Of the time of prompts, and of that of requests that decode, alone or among prompts, over all pools."""
+        """Of the time of prompts, and of that of requests that decode, alone or among prompts, over all pools.
+
+        Requests in their prompt count among the latter in pools of both phases, where the log does not tell them apart.
+        """
         worked = [(pool.role, *self._worked(pool).kinds) for pool in self._config.cluster.pools]
         prompts = [of_prompts for _, of_prompts, _ in worked]
         decoding = [of_decodes for _, _, of_decodes in worked]

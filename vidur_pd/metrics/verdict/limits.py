@@ -15,6 +15,7 @@ from vidur_pd.metrics.summary import ConnectorSummary, LinkSummary, PoolSummary,
 
 FULL: Final = 0.9
 """Share of slots, blocks, or of a link in its fullest window, from which on it is taken as full. Our choice."""
+REPLAYED_CHUNKS: Final = "chunks that graphs replay (engine.max_batched_tokens up to the largest of engine.graph_sizes)"
 NEAR_ROOF: Final = 0.5
 """Share of a roof (tensor cores, memory bandwidth) from which on a kernel mix is bound by it: measured tables of large
 products and of decode attention reach 0.6 to 0.9 (docs/accuracy/kernels.md), so that half of it on average means that
@@ -181,13 +182,16 @@ def _behind_its_decodes(pool: PoolSummary) -> Found | None:
     return Found(found.limit, found.where, reason, found.advice)
 
 
-def _host(pool: PoolSummary, share: float | None, kind: str) -> Found | None:
-    """Iterations of a kind are mostly exposed host time: neither more FLOPs nor more memory bandwidth shorten them."""
+def _host(pool: PoolSummary, share: float | None, kind: str, others: str = "") -> Found | None:
+    """Iterations of a kind are mostly exposed host time: neither more FLOPs nor more memory bandwidth shorten them.
+
+    ``others``: what helps besides a faster host; more in an iteration and more instances, unless stated.
+    """
     if (share or 0.0) < NEAR_ROOF:
         return None
     reason = f"GPUs wait for the host in {percent(share)} of the time of {kind} (MFU {percent(pool.mfu)})"
-    advice = f"a faster host (engine.host), or more in an iteration (engine.max_batched_tokens), or {_more(pool)}"
-    return Found(Limit.HOST, pool.name, reason, advice)
+    others = others or f"more in an iteration (engine.max_batched_tokens), or {_more(pool)}"
+    return Found(Limit.HOST, pool.name, reason, f"a faster host (engine.host), or {others}")
 
 
 def _before_prefill(pool: PoolSummary) -> Found:
@@ -250,15 +254,12 @@ def _before_decode(summary: Summary, pool: PoolSummary) -> Found:
 
 def _decode(pool: PoolSummary) -> Found:
     if pool.role != "decode" and (pool.prompts_share or 0.0) >= AMONG_DECODES:
+        apart = "prefill and decode on instances of their own"
+        kind = f"iterations that compute prompts as well, {percent(pool.prompts_share)} of its busy time"
+        if found := _host(pool, pool.prompts_host_share, kind, f"{REPLAYED_CHUNKS}, or {apart}"):
+            return found
         reason = f"{percent(pool.prompts_share)} of its busy time are iterations that compute prompts as well"
-        if (pool.prompts_host_share or 0.0) >= NEAR_ROOF:
-            reason += f", in which GPUs wait for the host for {percent(pool.prompts_host_share)} of the time"
-            advice = (
-                "a faster host (engine.host), chunks that graphs replay (engine.max_batched_tokens of at most the "
-                "largest of engine.graph_sizes), or prefill and decode on instances of their own"
-            )
-            return Found(Limit.HOST, pool.name, reason, advice)
-        advice = "smaller chunks (engine.max_batched_tokens), or prefill and decode on instances of their own"
+        advice = f"smaller chunks (engine.max_batched_tokens), or {apart}"
         return Found(Limit.PROMPTS_IN_DECODES, pool.name, reason, advice)
     if found := _host(pool, pool.decodes_host_share, "decodes"):
         return found

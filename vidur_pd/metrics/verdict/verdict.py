@@ -208,15 +208,15 @@ def _targets(summary: Summary) -> str:
     missed = [target for target in summary.slo.targets if not target.is_met]
     if missed:
         return f"misses the SLO: {', '.join(_target(target) for target in missed)}"
-    of_some = [target for target in summary.slo.targets if target.requests != 0]
-    listed = ", ".join(_target(target) for target in of_some)
-    return f"meets the SLO: {listed or 'no request has a latency that it limits'}"
+    return f"meets the SLO: {', '.join(_target(target) for target in summary.slo.targets)}"
 
 
 def _target(target: TargetSummary) -> str:
     if not target.latency:
         limit = target.limit or 0.0
         return f"{share_text(target.found, limit)} of the requests within their limits, wanted {share_text(limit)}"
+    if not target.requests:
+        return f"{target.name} of no request, limit {_time(target.limit)}"
     if target.found is None:
         return f"{target.name} without end, limit {_time(target.limit)}"
     margin = target.margin or 0.0

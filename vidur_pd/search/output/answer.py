@@ -104,7 +104,8 @@ def _target_text(target: TargetSummary) -> str:
     if target.latency == "":
         share, least = target.found or 0.0, target.limit or 0.0
         return f"{share_text(share, least)} of the requests within their limits (at least {100 * least:g} %)"
-    found = "never" if target.found is None else seconds_text(target.found)
+    without = "of no request" if not target.requests else "never"
+    found = without if target.found is None else seconds_text(target.found)
     return f"{target.name} {found} (limit {seconds_text(target.limit or 0.0)})"
 
 
