@@ -28,8 +28,8 @@ from tests.validation.layers_vs_engine import ENGINE_KERNELS
 
 RANKS: Final = 4
 ANSWERED: Final = 50
-"""Tokens of the answers in the traces: a tenth of a second of steps before them, some while the profiler began. A guess,
-of which attention takes 3 % more for 50 tokens more at 512, all else nothing."""
+"""Tokens of the answers in the traces: a tenth of a second of steps before them, and those while the profiler began. An
+assumption; between none and 100 a layer differs by 1.1 % at most."""
 MEASURED: Final = read_measurement("vllm-h200-tp4-qwen3-30b-a3b")["decode_kernels"]
 
 
