@@ -20,6 +20,7 @@ from aicb.kernels.kernel import Kernel, KernelCost, KernelTimes, Shape
 from aicb.kernels.point import Point, SweptModel, point
 from aicb.kernels.reference.product_times import grouped_reference, mxfp4_reference
 from aicb.kernels.routing import DISTRIBUTIONS, busiest_rank, expert_rows
+from aicb.kernels.tuned_experts import has_tuned_tiles
 from aicb.measurements.clock import DENSE_PRODUCTS, FP8_EXPERTS, PowerLoad
 from aicb.measurements.table import KernelRow, KernelTable
 from aicb.measurements.timing import MeasuredTimes, gemm_weight_bytes
@@ -156,14 +157,14 @@ class GroupedGemm(Kernel):
         layout, dtype, *trait = variant
         if dtype == "mxfp4":
             op = "grouped_gemm_swiglu" if trait else "grouped_gemm_gathered"
-            surfaces, sites = _mxfp4_surfaces(measured, op)
-            return ExpertTimes(surfaces, sites, {}) if surfaces else None
-        surfaces, sites, untuned = _surfaces(measured, layout, dtype, is_shared=bool(trait))
-        if surfaces:
-            return ExpertTimes(surfaces, sites, untuned)
+            mxfp4 = _mxfp4_surfaces(measured, op)
+            return ExpertTimes(mxfp4) if mxfp4.common else None
+        surfaces = _surfaces(measured, layout, dtype, is_shared=bool(trait))
+        if surfaces.common:
+            return ExpertTimes(surfaces)
         if dtype == "fp8":
             return None
-        return BorrowedTimes(ExpertTimes(*_surfaces(measured, layout, "fp8", is_shared=False)))
+        return BorrowedTimes(ExpertTimes(_surfaces(measured, layout, "fp8", is_shared=False)))
 
     def variant(self, precision: Precision) -> tuple[Layout, WeightDtype] | tuple[Layout, WeightDtype, str]:
         del precision
@@ -261,6 +262,28 @@ def engine_sites(table: KernelTable) -> frozenset[ExpertSite]:
     )
 
 
+@dataclass(frozen=True, slots=True)
+class ExpertSurfaces:
+    """Measured times of one layout and format."""
+
+    common: Sequence[Surface]
+    """That of all shapes, and those that stand in for it where it is far; none without measurements."""
+    sites: Mapping[TiledSite, Surface]
+    """Of single sites."""
+    chosen: Mapping[Site, int] = field(default_factory=dict)
+    """Experts that a token chooses, of fp8 sites without tuned tiles."""
+    untuned: Surface | None = None
+    """Of bf16 sites without tuned tiles together."""
+    gpu: str = ""
+
+    def at(self, site: Site, rows: float) -> Surface:
+        """The surface that prices so many rows at a site."""
+        own = self.sites.get((site, _has_wide_tiles(self.chosen.get(site), rows)))
+        if own is not None:
+            return own
+        return self.common[0] if self.untuned is None or has_tuned_tiles(self.gpu, *site) else self.untuned
+
+
 class ExpertTimes(KernelTimes[GroupedGemm]):
     """Grouped GEMM of one layout and format: sites (experts, active experts, n, k), axis rows per active expert.
 
@@ -268,7 +291,8 @@ class ExpertTimes(KernelTimes[GroupedGemm]):
     does so where the layout is "gathered". Rows of vLLM's own kernel (``ENGINE_KERNEL``), taken under uniform routing,
     where experts at the edge of a row tile need two, are a surface by themselves: two kernels on one would bend it. Of
     ranks that share experts, for whose numbers vLLM ships no tiles, and of later runs (`SITE_RUNS`), each measured site
-    is one; batches in wide tiles at fp8 sites without tuned ones are one. Of bf16 our kernel, measured at all
+    is one; batches in wide tiles at fp8 sites without tuned ones are one. Other bf16 sites are priced by one surface if
+    vLLM ships tiles for them, and by that of all sites without tiles if not. Of bf16 our kernel, measured at all
     expert-parallel sizes, stands in beyond the reach of those.
 
     Of other kernels only rows measured with equal experts are used: the kernel states total rows, so skew among the
@@ -277,9 +301,9 @@ class ExpertTimes(KernelTimes[GroupedGemm]):
 
     has_stand_ins = True
 
-    def __init__(self, surfaces: list[Surface], sites: Mapping[TiledSite, Surface], untuned: Mapping[Site, int]):
-        self.surface, *self._stand_ins = surfaces
-        self._sites, self._untuned = sites, untuned
+    def __init__(self, surfaces: ExpertSurfaces):
+        self._surfaces = surfaces
+        self.surface, *self._stand_ins = surfaces.common
 
     @staticmethod
     def shape_of(kernel: GroupedGemm) -> Shape:
@@ -300,8 +324,7 @@ class ExpertTimes(KernelTimes[GroupedGemm]):
         return self._surface_of(kernel), [self.shape_of(kernel)]
 
     def _surface_of(self, kernel: GroupedGemm) -> Surface:
-        site = (kernel.groups, kernel.n, kernel.k)
-        return self._sites.get((site, _has_wide_tiles(self._untuned.get(site), kernel.rows)), self.surface)
+        return self._surfaces.at((kernel.groups, kernel.n, kernel.k), kernel.rows)
 
 
 def _has_wide_tiles(chosen: int | None, rows: float) -> bool:
@@ -309,14 +332,10 @@ def _has_wide_tiles(chosen: int | None, rows: float) -> bool:
     return chosen is not None and rows > NARROW_TOKENS * chosen
 
 
-def _untuned_sites(table: KernelTable) -> dict[Site, int]:
-    """Experts that a token chooses, of sites of fp8 experts for which vLLM ships no tiles on this GPU."""
-    tiled = [row for row in _engine_rows(table, "fp8") if row.settings]
-    return {
-        (row["groups"], row["n"], row["k"]): round(row["rows"] / row["batch"])
-        for row in tiled
-        if not json.loads(row.settings)["is_tuned"]
-    }
+def _untuned_rows(table: KernelTable, dtype: GemmDtype) -> list[KernelRow]:
+    """Products in the tiles of vLLM's rule of thumb, as it ships none for the site on this GPU."""
+    tiled = [row for row in _engine_rows(table, dtype) if row.settings]
+    return [row for row in tiled if not json.loads(row.settings)["is_tuned"]]
 
 
 class BorrowedTimes(KernelTimes[GroupedGemm]):
@@ -331,49 +350,56 @@ class BorrowedTimes(KernelTimes[GroupedGemm]):
         return Estimate(twice.time_us, True, source, UNMEASURED)
 
 
-def _surfaces(
-    measured: MeasuredTimes, layout: Layout, dtype: GemmDtype, *, is_shared: bool
-) -> tuple[list[Surface], dict[TiledSite, Surface], dict[Site, int]]:
-    """The surface of a layout and those that stand in for it, none without measurements; those of single sites; where
-    no tiles are tuned."""
+def _surfaces(measured: MeasuredTimes, layout: Layout, dtype: GemmDtype, *, is_shared: bool) -> ExpertSurfaces:
     op = "grouped_gemm_gathered" if dtype == "bf16" else f"grouped_gemm_{layout}"
-    kernels, alone = [measured.table.select(op, dtype, "even")], list[KernelRow]()
+    kernels, alone, untuned = [measured.table.select(op, dtype, "even")], list[KernelRow](), list[KernelRow]()
     if op == "grouped_gemm_gathered":
         engine = _engine_rows(measured.table, dtype)
         own = [row for row in kernels[0] if row.kernel != ENGINE_KERNEL]
         alone = [row for row in engine if row.run.endswith(SITE_RUNS)]
         kernels = [[row for row in engine if not row.run.endswith(SITE_RUNS)], own]
+        untuned = _untuned_rows(measured.table, dtype)
         if is_shared:
-            alone = _shared_rows(measured.table, dtype)
+            alone, untuned = _shared_rows(measured.table, dtype), []
             kernels.insert(0, alone)
     tiles: TiledLayout = "masked" if layout == "gathered" else layout  # gathered rows fill tiles of their expert alone
     reference = grouped_reference(measured.gpu, tiles, dtype, measured.timing == "graph")
-    untuned = _untuned_sites(measured.table) if op == "grouped_gemm_gathered" and dtype == "fp8" else {}
+    chosen = {_site(row): round(row["rows"] / row["batch"]) for row in untuned} if dtype == "fp8" else {}
     by_site: defaultdict[TiledSite, list[KernelRow]] = defaultdict(list)
     for row in alone:
-        by_site[_tiled_site(row, untuned)].append(row)
+        by_site[_tiled_site(row, chosen)].append(row)
     sites = {site: _surface(reference, rows, measured) for site, rows in by_site.items()}
-    wide = [row for row in kernels[0] if _tiled_site(row, untuned)[1]]
+    wide = [row for row in kernels[0] if _tiled_site(row, chosen)[1]]
     if wide:
-        sites |= dict.fromkeys((_tiled_site(row, untuned) for row in wide), _surface(reference, wide, measured))
+        sites |= dict.fromkeys((_tiled_site(row, chosen) for row in wide), _surface(reference, wide, measured))
     common = [rows for rows in kernels if rows] or ([alone] if alone else [])
-    return [_surface(reference, rows, measured) for rows in common], sites, untuned
+    return ExpertSurfaces(
+        [_surface(reference, rows, measured) for rows in common],
+        sites,
+        chosen,
+        _surface(reference, untuned, measured) if untuned and dtype == "bf16" else None,
+        measured.gpu.name,
+    )
 
 
-def _tiled_site(row: KernelRow, untuned: Mapping[Site, int]) -> TiledSite:
-    site = (row["groups"], row["n"], row["k"])
-    return site, _has_wide_tiles(untuned.get(site), row["rows"])
+def _site(row: KernelRow) -> Site:
+    return row["groups"], row["n"], row["k"]
 
 
-def _mxfp4_surfaces(measured: MeasuredTimes, op: str) -> tuple[list[Surface], dict[TiledSite, Surface]]:
+def _tiled_site(row: KernelRow, chosen: Mapping[Site, int]) -> TiledSite:
+    site = _site(row)
+    return site, _has_wide_tiles(chosen.get(site), row["rows"])
+
+
+def _mxfp4_surfaces(measured: MeasuredTimes, op: str) -> ExpertSurfaces:
     """The surface of all rows of vLLM's kernel, and one of each measured site."""
     reference = mxfp4_reference(measured.gpu, measured.timing == "graph")
     by_site: defaultdict[Site, list[KernelRow]] = defaultdict(list)
     rows = measured.table.select(op, "mxfp4", UNIFORM)
     for row in rows:
-        by_site[row["groups"], row["n"], row["k"]].append(row)
+        by_site[_site(row)].append(row)
     sites = {(site, False): _surface(reference, own, measured) for site, own in by_site.items()}
-    return [_surface(reference, rows, measured)] if rows else [], sites
+    return ExpertSurfaces([_surface(reference, rows, measured)] if rows else [], sites)
 
 
 def _engine_rows(table: KernelTable, dtype: GemmDtype) -> list[KernelRow]:
