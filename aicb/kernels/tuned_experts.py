@@ -34,8 +34,8 @@ def has_tuned_tiles(gpu: str, groups: int, n: int, k: int) -> bool:
     """Whether vLLM ships tiles for a product of ``groups`` experts with ``n`` columns and inner size ``k``.
 
     The width is half of ``n`` of the first product and ``k`` of the second, and a shape does not say which of both it
-    is: where the hidden size is a width of the list for as many experts, a site counts as tuned that is not. GPUs without a
-    list count as tuned everywhere.
+    is: where the hidden size is a width of the list for as many experts, a site counts as tuned that is not. GPUs
+    without a list count as tuned everywhere.
     """
     known = TUNED.get(gpu)
     return known is None or (groups, k) in known or (n % 2 == 0 and (groups, n // 2) in known)

@@ -268,6 +268,8 @@ class Model:
     """[layers] index into ``kinds``."""
     published_weights: WeightDtype = field(default="bf16", compare=False)
     """Format of the published checkpoint; which one an instance holds is chosen with its engine."""
+    draft_layers: int = field(default=0, compare=False)
+    """Multi-token-prediction layers of the published checkpoint."""
 
     def check(self, precision: Precision, field: str = "weights") -> None:
         """Whether the model can be had in these formats.

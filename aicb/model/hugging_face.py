@@ -96,6 +96,7 @@ def model_from_config(config: Mapping[str, object], *, name: str, source: str, w
         kinds=kinds,
         pattern=tuple(kinds.index(layer) for layer in layers),
         published_weights=published,
+        draft_layers=_draft_layers(fields, architecture),
     )
     _refuse_unread(fields)
     return model
@@ -107,6 +108,12 @@ def _architecture(fields: Fields) -> str:
     if found not in ARCHITECTURES:
         raise fields.refuse("architectures", f"one of {', '.join(ARCHITECTURES)}")
     return str(found)
+
+
+def _draft_layers(fields: Fields, architecture: str) -> int:
+    """Qwen3-Next's configuration does not name the layer that its checkpoint has (``mtp.*``)."""
+    name = "num_mtp_modules" if architecture == "MiniMaxM2ForCausalLM" else "num_nextn_predict_layers"
+    return fields.integer(name, int(architecture == "Qwen3NextForCausalLM"), at_least=0, at_most=MOST_LAYERS)
 
 
 def _refuse_unread(fields: Fields) -> None:

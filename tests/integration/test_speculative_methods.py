@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from boundary.errors import InputError
 from tests.integration.small_runs import config, pool, simulate
 from vidur_pd.config.file import parse_config
 from vidur_pd.metrics.result import Result
+from vidur_pd.simulation import drafters
 from vidur_pd.simulation.plan import plan_simulation
 
 ALONE = [(4_000_000 * index, 1000, 301) for index in range(4)]
@@ -166,6 +168,18 @@ def test_draft_models_that_cannot_be_are_refused(fields: dict[str, Any], message
 
 PREFILL_AND_DECODE = [pool("p", "prefill"), pool("d", "decode")]
 MIXED_POOL = {"policy": "splitwise", "splitwise": {"scheduler": "mixed_pool"}}
+
+
+@pytest.mark.parametrize(("model", "is_published"), [("qwen3-8b", False), ("glm-4.5-air", True)])
+def test_a_layer_that_no_checkpoint_has_is_said_to_be_assumed(
+    model: str, is_published: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    drafters._warn_of_layer.cache_clear()
+    with caplog.at_level(logging.WARNING, logger="vidur_pd.simulation.drafters"):
+        plan_simulation(config([pool("m", "mixed", tp=2)], model=model, engine=asked("mtp")))
+    assumed = f"engine.speculative.method: found mtp, but {model} is published without such a layer"
+    found = [record.getMessage().partition(";")[0] for record in caplog.records]
+    assert found == ([] if is_published else [assumed])
 
 
 def test_draft_models_do_not_hand_kv_over() -> None:

@@ -57,7 +57,8 @@ class SpeculativeConfig(Section):
     """Speculative decoding (`aicb.iteration.speculative`)."""
 
     method: Literal["mtp", "eagle", "draft_model", "ngram"] = "mtp"
-    """What drafts: a multi-token-prediction layer, an EAGLE head, a smaller model, or a lookup of n-grams."""
+    """What drafts: a multi-token-prediction layer, an EAGLE head, a smaller model, or a lookup of n-grams. A model
+    that is published without such a layer gets one of its last layer's kind, and the run says so."""
     drafts: Annotated[int, Field(ge=1, le=MOST_DRAFTS)] = 1
     """Tokens drafted and verified per request and step."""
     acceptance: Annotated[float | tuple[float, ...], PlainValidator(_acceptance), PlainSerializer(_as_read)]

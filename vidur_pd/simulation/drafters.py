@@ -6,11 +6,16 @@ handed over with the model's.
 
 from __future__ import annotations
 
+import logging
+from functools import cache
+
 from aicb import Drafter, Drafting, Model, Partition, Precision, load_model
 from aicb.operators.memory import draft_weight_bytes
 from boundary.errors import InputError
 from vidur_pd.config import PoolConfig, SimulationConfig
 from vidur_pd.config.speculative import SpeculativeConfig
+
+_log = logging.getLogger(__name__)
 
 
 def speculation_of(config: SimulationConfig, pool: PoolConfig) -> SpeculativeConfig | None:
@@ -46,11 +51,21 @@ def drafter_of(
         case "ngram":
             return None
         case "mtp":
+            if not target[0].draft_layers:
+                _warn_of_layer(f"{field}.method", target[0].name)
             return Drafter.mtp(*target)
         case "eagle":
             return Drafter.eagle(*target)
         case "draft_model":
             return _draft_model(asked, field, target, longest)
+
+
+@cache
+def _warn_of_layer(field: str, model: str) -> None:
+    """Once in a process, however many configurations it simulates."""
+    _log.warning(
+        "%s: found mtp, but %s is published without such a layer; one of its last layer's kind is assumed", field, model
+    )
 
 
 def _draft_model(

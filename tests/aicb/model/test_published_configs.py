@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from aicb import InputError, load_model
+from aicb.model.catalog import built_in_models
 from aicb.model.architecture import GroupedQueryAttention, MoeFfn
 from aicb.model.key_span import KeySpan
 
@@ -193,6 +194,13 @@ def test_a_published_config_gives_the_built_in_model(name: str, tmp_path: Path) 
     found, built_in = read(tmp_path, DESCRIBED[name]), load_model(name)
     assert found == built_in
     assert found.published_weights == built_in.published_weights
+    assert found.draft_layers == built_in.draft_layers
+
+
+def test_models_with_layers_that_draft() -> None:
+    with_layers = {"deepseek-v3", "deepseek-r1", "deepseek-v3.2", "glm-4.5", "glm-4.5-air", "glm-4.6", "minimax-m2"}
+    found = {name for name in built_in_models() if load_model(name).draft_layers}
+    assert found == with_layers | {"qwen3-next-80b-a3b"}
 
 
 @pytest.mark.parametrize(
