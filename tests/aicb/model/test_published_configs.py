@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from aicb import InputError, load_model
-from aicb.model.catalog import built_in_models
 from aicb.model.architecture import GroupedQueryAttention, MoeFfn
+from aicb.model.catalog import built_in_models
 from aicb.model.key_span import KeySpan
 
 Config = dict[str, Any]
