@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import asdict
 from statistics import fmean, quantiles
@@ -12,7 +13,7 @@ from aicb.iteration.drafting_host import UNMEASURED, DraftingHost
 from aicb.iteration.host import HostModel, slowest_of
 from aicb.iteration.launches import Launches
 from aicb.measurements.gpu import gpu_of_device
-from aicb.profiling.engine_host.parts import Step, request_latency_us, slowest_rank_factor, steps_of
+from aicb.profiling.engine_host.parts import Step, middle_us, request_latency_us, slowest_rank_factor, steps_of
 
 FORMAT = 1
 LOADS = ("loads_before", "loads_after")
@@ -21,6 +22,9 @@ QUEUED_TOKENS = 2048
 """Launches of larger batches wait for the device, which takes no more of them while it computes: before steady decodes
 of Qwen3-8B one took 85 us in the median of batches up to so many tokens, 307 above 6,000
 (``tests/data/engine/vllm-h200-tp1-qwen3-8b-eagle2.json.gz``); in loads both took the same."""
+FEWEST_STEPS = 5
+"""Of a kind, for medians."""
+PARTS = ("schedule_s", "hand_over_s", "prepare_s", "launch_s", "sample_s", "output_s", "first_sampled_s", "result_s")
 OF_THE_DEVICE = ("step_us", "gap_us", "speed_spread")
 """Fields of `HostModel` that stamps of a host do not tell."""
 
@@ -57,6 +61,7 @@ def measurement_of(
             if name not in OF_THE_DEVICE and time is not None
         },
         "launches": {name: _launches_us(steps_in(phase), launches, host, tp * dp) for name, phase in phases.items()},
+        "parts": {name: _parts_us(steps_in(phase)) for name, phase in phases.items() if not name.startswith("serve_")},
         "prefill": phases["prefill"]["found"],
         "steady": phases["decode"]["found"],
         **served,
@@ -92,6 +97,25 @@ def _launches_us(
         ],
     }
     return {mode: _spread([time / slowest for time in times]) for mode, times in times_us.items() if len(times) > 1}
+
+
+def _parts_us(steps: Sequence[Step]) -> list[dict[str, Any]]:
+    """Medians of the parts of prompts alone and of decodes [µs], by what is replayed, requests, and tokens of a prompt."""
+    kinds = defaultdict[tuple[str, int, int], list[Step]](list)
+    for step in steps:
+        if step.requests == 1 or not step.prompts:
+            kinds[step.mode, step.requests, step.tokens if step.prompts else 0].append(step)
+    return [
+        {
+            "mode": mode,
+            "requests": requests,
+            "prompt_tokens": tokens,
+            "steps": len(found),
+            **{f"{part.removesuffix('_s')}_us": round(middle_us(found, part), 1) for part in PARTS},
+        }
+        for (mode, requests, tokens), found in sorted(kinds.items())
+        if len(found) >= FEWEST_STEPS
+    ]
 
 
 def _spread(times_us: Sequence[float]) -> dict[str, float]:

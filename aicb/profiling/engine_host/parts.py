@@ -30,6 +30,11 @@ class Step:
     output_s: float
     calls: dict[str, tuple[int, float]]
     """How often what `stamping.CALLS` names was called, and the time of all calls in the slowest worker [s]."""
+    first_sampled_s: float = 0.0
+    """From the end of the forward pass in the slowest worker to the end of sampling in the first, which returns it;
+    negative where the first is far ahead."""
+    result_s: float = 0.0
+    """From the end of the forward pass in the slowest worker to where the scheduler takes the result."""
 
 
 def steps_of(recording: dict[str, Any]) -> list[Step]:
@@ -63,6 +68,7 @@ def _steps_of_rank(rank: dict[str, Any], began: float) -> list[Step]:
         if number >= len(updated) or any(worker[0] != scheduled[number][3] for worker in workers):
             raise InputError(f"stamps: step {number}: found no step of as many tokens in the scheduler, expected one")
         _, begin, end, tokens, requests, prompts = scheduled[number]
+        launched = max(worker[4] for worker in workers)
         steps.append(
             Step(
                 mode=workers[0][1],
@@ -76,6 +82,8 @@ def _steps_of_rank(rank: dict[str, Any], began: float) -> list[Step]:
                 sample_s=max(worker[6] - worker[4] for worker in workers),
                 output_s=updated[number][2] - updated[number][1],
                 calls=_slowest([worker[7] for worker in workers]),
+                first_sampled_s=workers[0][6] - launched,
+                result_s=updated[number][1] - launched,
             )
         )
     return steps

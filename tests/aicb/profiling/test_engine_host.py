@@ -114,6 +114,13 @@ def test_each_part_is_that_of_the_slowest_worker() -> None:
     assert found.calls == {"all_reduce": (2, 0.03), "attention": (1, 0.05)}
 
 
+def test_a_result_is_counted_from_the_last_launch() -> None:
+    """The second worker has launched at 10.9 s, 0.1 after the first has sampled; the scheduler has the result at 11."""
+    (found,) = steps_of(recording())
+    assert found.first_sampled_s == pytest.approx(-0.1)
+    assert found.result_s == pytest.approx(0.1)
+
+
 def test_the_slowest_rank_is_compared_with_all_steps() -> None:
     """One rank launches a prompt for 0.5 s, the other for 0.8: the median of both is 0.65."""
     both = recording()

@@ -85,6 +85,12 @@ def test_a_measurement_has_what_the_engine_did(model: Path) -> None:
     assert host["launch_us"] == pytest.approx(0.4 * DECODE_S * 1e6)
     assert host["sample_us"] == pytest.approx(0.2 * DECODE_S * 1e6)
     assert host["prepare_us"] == pytest.approx(0.25 * DECODE_S * 1e6, abs=1.0)
+    assert set(found["parts"]) == {"loads_before", "prefill", "decode", "loads_after"}
+    decodes = [row for row in found["parts"]["decode"] if row["mode"] == "full" and row["requests"] == 4]
+    assert len(decodes) == 1
+    assert decodes[0]["sample_us"] == pytest.approx(0.2 * DECODE_S * 1e6)
+    assert decodes[0]["first_sampled_us"] == decodes[0]["sample_us"]  # the one worker is the first and the slowest
+    assert decodes[0]["result_us"] >= decodes[0]["first_sampled_us"]
     launches = found["launches"]["loads_before"]["eager"]  # launching takes longer with more tokens here
     assert launches["p10_us"] <= host["eager_launch_us"] <= launches["p90_us"]
 
