@@ -100,7 +100,7 @@ def _launches_us(
 
 
 def _parts_us(steps: Sequence[Step]) -> list[dict[str, Any]]:
-    """Medians of the parts of prompts alone and of decodes [µs], by what is replayed, requests, and tokens of a prompt."""
+    """Medians of the parts of prompts alone and of decodes [µs], by what is replayed, requests, tokens of a prompt."""
     kinds = defaultdict[tuple[str, int, int], list[Step]](list)
     for step in steps:
         if step.requests == 1 or not step.prompts:
