@@ -180,6 +180,20 @@ def test_a_cheap_run_that_misleads_is_put_right(tmp_path: Path) -> None:
     assert result.best.last().gpus == 3
 
 
+def test_what_is_chosen_besides_pools_is_named() -> None:
+    """Instances and partitions are named with the GPUs; batch limits, policies and other fields of pools are not."""
+    choices = {
+        "cluster.pools.server": [{"tp": 1, "engine": {"max_seqs": 64}}, {"tp": 1, "engine": {"max_seqs": 128}}],
+        "cluster.pools.server.instances": [1, 2],
+        "engine.max_batched_tokens": [4096, 8192],
+        "routing.policy": ["round_robin"],
+    }
+    found = space(choices)
+    assert found.besides((1, 0, 1, 0)) == "server engine max_seqs 128, engine.max_batched_tokens 8192"
+    assert space({"cluster.pools.server": [{"tp": 1}, {"tp": 2}]}).besides((1,)) == ""
+    assert space({"cluster.pools.server.role": ["mixed", "prefill"]}).besides((0,)) == "server.role mixed"
+
+
 def test_a_study_of_another_space_and_what_is_no_study_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "study.sqlite"
     with Study(path, "abc") as study:

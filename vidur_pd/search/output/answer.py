@@ -32,10 +32,14 @@ def _sentences(result: SearchResult) -> Iterator[str]:
             f"{deployment(result.space.config(best.candidate.point))}; {_headline(objective, outcome)}; "
             f"{targets_text(outcome.targets)}."
         )
+        if besides := result.space.besides(best.candidate.point):
+            yield f"With {besides}."
         yield f"Limited by {outcome.limited_by}." if outcome.limited_by else "Nothing limits it."
         if (other := next_best(result)) is not None:
             second = deployment(result.space.config(other.candidate.point))
-            yield f"Next best: {second}; {_headline(objective, other.last())}."
+            besides = result.space.besides(other.candidate.point)
+            chosen = f" with {besides}" if besides else ""
+            yield f"Next best: {second}{chosen}; {_headline(objective, other.last())}."
     yield effort(result)
 
 

@@ -25,6 +25,9 @@ from vidur_pd.search.space.objective import Objective
 
 MOST_POINTS: Final = 50_000
 """Every point is checked, some milliseconds each, before the first is run."""
+POOLS: Final = "cluster.pools."
+SHAPE: Final = frozenset(("instances", "tp", "ep", "dp", "pp", "hardware"))
+"""Fields of a pool that say how many GPUs of which kind it has, and how these divide the work."""
 SAMPLERS: Final = ("bound", "tpe", "random", "nsga2")
 
 Point = tuple[int, ...]
@@ -138,6 +141,15 @@ class Space:
             if len(choices) > 1
         )
 
+    def besides(self, point: Point) -> str:
+        """The same without what a deployment is described by: GPUs of pools, and how these divide the work."""
+        chosen = []
+        for (field, choices), place in zip(self.dimensions.items(), point, strict=True):
+            choice = _besides_shape(field, choices[place])
+            if len(choices) > 1 and choice is not None:
+                chosen.append(f"{short_name(field)} {choice_text(choice)}")
+        return ", ".join(chosen)
+
     @cached_property
     def digest(self) -> str:
         """Of all that outcomes follow from: evaluations of one space are of no use to another."""
@@ -197,9 +209,20 @@ def set_choice(tree: Tree, field: str, choice: Any, where: str) -> None:
     set_field(tree, field, deepcopy(choice), where)
 
 
+def _besides_shape(field: str, choice: Any) -> Any:
+    """What a choice says of a pool besides its `SHAPE`, or of anything else; ``None``: nothing."""
+    pool, _, name = field.removeprefix(POOLS).partition(".")
+    if not field.startswith(POOLS) or not pool:
+        return choice
+    if name:
+        return None if name in SHAPE else choice
+    rest = {key: value for key, value in choice.items() if key not in SHAPE} if isinstance(choice, Mapping) else choice
+    return rest or None
+
+
 def short_name(field: str) -> str:
     """``cluster.pools.prefill.instances`` as ``prefill.instances``."""
-    return field.removeprefix("cluster.pools.").removeprefix("cluster.topology.")
+    return field.removeprefix(POOLS).removeprefix("cluster.topology.")
 
 
 def choice_text(choice: Any) -> str:
