@@ -273,7 +273,7 @@ class ExpertSurfaces:
     chosen: Mapping[Site, int] = field(default_factory=dict)
     """Experts that a token chooses, of fp8 sites without tuned tiles."""
     untuned: Surface | None = None
-    """Of bf16 sites without tuned tiles together."""
+    """Of bf16 sites without tuned tiles together; where it is far, ``common`` stands in for it."""
     gpu: str = ""
 
     def at(self, site: Site, rows: float) -> Surface:
@@ -303,7 +303,7 @@ class ExpertTimes(KernelTimes[GroupedGemm]):
 
     def __init__(self, surfaces: ExpertSurfaces):
         self._surfaces = surfaces
-        self.surface, *self._stand_ins = surfaces.common
+        self.surface = surfaces.common[0]
 
     @staticmethod
     def shape_of(kernel: GroupedGemm) -> Shape:
@@ -311,9 +311,10 @@ class ExpertTimes(KernelTimes[GroupedGemm]):
         return float(kernel.groups), active, float(kernel.n), float(kernel.k), max(kernel.rows / active, 1.0)
 
     def price(self, kernel: GroupedGemm) -> Estimate:
-        shape = self.shape_of(kernel)
-        found = self._surface_of(kernel).price(*shape)
-        others = [other.price(*shape) for other in self._stand_ins] if found.is_estimate else []
+        shape, surface = self.shape_of(kernel), self._surface_of(kernel)
+        found = surface.price(*shape)
+        of_others = self._surfaces.common[0 if surface is self._surfaces.untuned else 1 :] if found.is_estimate else []
+        others = [other.price(*shape) for other in of_others]
         return next((other for other in others if not other.is_estimate), found)
 
     def place(self, kernel: GroupedGemm) -> tuple[Surface, Shape]:
