@@ -41,12 +41,23 @@ py::dict columns_of(const Runs& runs) {
     return columns;
 }
 
-// [instances]
-py::dict columns_of(const std::vector<Activity>& activity) {
+// [instances and their sizes], next to which instance and which size.
+py::dict columns_of(const std::vector<std::vector<Activity>>& activity) {
     py::dict columns;
+    std::vector<std::int64_t> instances, sizes;
+    for (std::size_t instance = 0; instance < activity.size(); ++instance) {
+        for (std::size_t size = 0; size < activity[instance].size(); ++size) {
+            instances.push_back(static_cast<std::int64_t>(instance));
+            sizes.push_back(static_cast<std::int64_t>(size));
+        }
+    }
+    columns["instance"] = array(instances);
+    columns["size"] = array(sizes);
     const auto add = [&](const char* name, auto member) {
         std::vector<std::decay_t<decltype(Activity{}.*member)>> values;
-        for (const Activity& of_instance : activity) values.push_back(of_instance.*member);
+        for (const auto& of_instance : activity) {
+            for (const Activity& of_size : of_instance) values.push_back(of_size.*member);
+        }
         columns[name] = array(values);
     };
     add("iterations", &Activity::iterations);

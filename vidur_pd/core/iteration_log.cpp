@@ -1,6 +1,7 @@
 #include "iteration_log.hpp"
 
 #include <algorithm>
+#include <bit>
 
 namespace serving {
 
@@ -69,11 +70,26 @@ InstanceTime IterationLog::add(const RunningIteration& iteration) {
     return time;
 }
 
+namespace {
+
+// Half octave of a number: 0 for 0 and 1, 2 for 2, 3 for 3, 4 for 4 and 5, 5 for 6 and 7, 6 for 8 to 11.
+std::size_t half_octave(std::int64_t number) {
+    if (number < 2) return 0;
+    const auto whole = static_cast<std::uint64_t>(number);
+    const auto octave = static_cast<std::size_t>(std::bit_width(whole)) - 1;
+    return 2 * octave + ((whole >> (octave - 1)) & 1U);
+}
+
+}  // namespace
+
 // In each step of a run every request attends to one more token.
 void IterationLog::add_activity(const RunningIteration& iteration, const InstanceTime& time) {
     const BatchSums& first = iteration.sums;
     const std::int64_t steps = iteration.steps(), later = first.requests * (steps * (steps - 1) / 2);
-    Activity& of = activity[first.has_prompts ? 0 : 1][static_cast<std::size_t>(iteration.instance)];
+    std::vector<Activity>& sizes = activity[first.has_prompts ? 0 : 1][static_cast<std::size_t>(iteration.instance)];
+    const std::size_t size = half_octave(first.new_tokens);
+    if (sizes.size() <= size) sizes.resize(size + 1);
+    Activity& of = sizes[size];
     of.iterations += steps;
     of.busy_ps += time.compute_ps + time.communication_ps;
     of.computing_ps += time.compute_ps;

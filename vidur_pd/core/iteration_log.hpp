@@ -92,7 +92,7 @@ struct Members {
     }
 };
 
-// What the iterations of one instance have computed.
+// What iterations of one instance have computed.
 struct Activity {
     std::int64_t iterations = 0;
     TimePs busy_ps = 0, computing_ps = 0;  // summed over pipeline stages
@@ -133,8 +133,10 @@ class IterationLog {
     // [instances] `busy_ps` when the last request had arrived.
     std::vector<TimePs> busy_at_arrival_ps;
     std::vector<TimePs> attention_ps, ffn_ps;  // [instances] of attention workers and FFN workers that are apart
-    // [instances] of iterations with prompts, and of those of decodes alone.
-    std::array<std::vector<Activity>, 2> activity;
+    // [instances][sizes] of iterations with prompts, and of those of decodes alone. Sizes are half octaves of new
+    // tokens, as bytes do not follow the tokens of an iteration linearly: experts are read by the first that chooses
+    // them.
+    std::array<std::vector<std::vector<Activity>>, 2> activity;
     TimePs compute_ps = 0, communication_ps = 0, idle_communication_ps = 0, estimated_ps = 0;
 
   private:

@@ -102,7 +102,8 @@ class IterationLog:
 
     @property
     def activity(self) -> list[dict[str, NDArray[Any]]]:
-        """[kinds] sums over the iterations of each (`vidur_pd.metrics.utilisation.KINDS`): [instances] by name."""
+        """[kinds] sums over the iterations of each (`vidur_pd.metrics.utilisation.KINDS`), by name: [rows] of an
+        ``instance`` and a ``size``, half octaves of new tokens."""
         return self._core.activity
 
     def members(self) -> dict[str, NDArray[np.int64]]:

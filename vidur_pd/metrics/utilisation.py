@@ -8,16 +8,17 @@ that:
 - memory bandwidth: bytes that the operators read and write, each operand once, over what the nominal bandwidth moves
 in it.
 
-FLOPs and bytes are those of the mean iteration of a pool (of those with prompts, and of those of decodes alone), with
-as many requests, tokens and pairs of tokens that attend to each other; both follow these almost linearly. Drafters are
-left out.
+FLOPs and bytes are those of the mean iterations of a pool, of those with prompts and of those of decodes alone, by half
+octaves of their tokens: with as many requests, tokens and pairs of tokens that attend to each other. Within a half
+octave both follow these almost linearly; over all iterations they do not, as experts are read for the first token that
+chooses them. Drafters are left out.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
-from typing import Final
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -50,16 +51,25 @@ class Activity:
     """Of ``busy_s``: in which the GPUs wait for the host."""
 
     @classmethod
-    def of(cls, columns: dict[str, NDArray[np.generic]], instances: list[int]) -> Activity:
-        """From the columns of the core's log."""
-        total = {name: values[instances].sum().item() for name, values in columns.items()}
-        names = ("requests", "new_tokens", "kv_tokens", "token_pairs", "request_s")
+    def by_size(cls, columns: dict[str, NDArray[Any]], instances: list[int]) -> tuple[Activity, ...]:
+        """Of iterations of each size, from the columns of the core's log."""
+        own = np.isin(columns["instance"], instances) & (columns["iterations"] > 0)
+        return tuple(cls._summed(columns, own & (columns["size"] == size)) for size in np.unique(columns["size"][own]))
+
+    @classmethod
+    def _summed(cls, columns: dict[str, NDArray[Any]], rows: NDArray[np.bool_]) -> Activity:
+        total = {name: values[rows].sum().item() for name, values in columns.items()}
+        names = ("iterations", "requests", "new_tokens", "kv_tokens", "token_pairs", "request_s")
         return cls(
-            iterations=total["iterations"],
             busy_s=total["busy_ps"] / PS_PER_S,
             host_s=total["host_ps"] / PS_PER_S,
             **{name: total[name] for name in names},
         )
+
+    @classmethod
+    def sum_of(cls, parts: Sequence[Activity]) -> Activity:
+        """Of iterations of all sizes."""
+        return cls(**{each.name: sum(getattr(part, each.name) for part in parts) for each in fields(cls)})
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +82,19 @@ class Work:
     flops: Mapping[GemmDtype, float] = field(default_factory=dict)
     """By number format."""
 
+    @classmethod
+    def sum_of(cls, parts: Sequence[Work]) -> Work:
+        flops: dict[GemmDtype, float] = {}
+        for part in parts:
+            for dtype, amount in part.flops.items():
+                flops[dtype] = flops.get(dtype, 0.0) + amount
+        return cls(
+            compute_s=sum(part.compute_s for part in parts),
+            memory_s=sum(part.memory_s for part in parts),
+            moved_bytes=sum(part.moved_bytes for part in parts),
+            flops=flops,
+        )
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RankWork:
@@ -82,8 +105,12 @@ class RankWork:
     precision: Precision
     gpu: Gpu
 
+    def of_sizes(self, activities: Sequence[Activity]) -> Work:
+        """Of iterations of several sizes."""
+        return Work.sum_of([self.of(activity) for activity in activities])
+
     def of(self, activity: Activity) -> Work:
-        """Of all iterations of an activity, per GPU and summed over pipeline stages, as their busy time is."""
+        """Of iterations of one size, per GPU and summed over pipeline stages, as their busy time is."""
         batch, tokens_share, active_share = self._mean_batch(activity)
         if batch is None:
             return Work(0.0, 0.0)

@@ -62,7 +62,7 @@ BUSY_MEANING = (
     "after it. "
     "Batch slots are held over the whole run, requests a step are those of a rank. MFU and memory bandwidth are "
     "of the busy "
-    "time, with FLOPs and bytes of the mean iteration; communication is what compute does not hide."
+    "time, with FLOPs and bytes of the mean iterations of each size; communication is what compute does not hide."
 )
 
 

@@ -89,7 +89,8 @@ def pool_work(model: Model, own: PoolModel, log: IterationLog, instances: list[i
     """The work of a pool whose ``instances`` are these, from the log of a run."""
     pool = own.pool
     parts = (model, partition_of(pool), own.precision)
-    prompts, decodes = (Activity.of(columns, instances) for columns in log.activity)
+    prompts, decodes = (Activity.by_size(columns, instances) for columns in log.activity)
+    kinds = (Activity.sum_of(prompts), Activity.sum_of(decodes))
     busy_s, computing_s, attention_s, ffn_s = (
         float(each[instances].sum()) / PS_PER_S
         for each in (log.busy_ps, log.computing_ps, log.attention_ps, log.ffn_ps)
@@ -97,15 +98,15 @@ def pool_work(model: Model, own: PoolModel, log: IterationLog, instances: list[i
     per_stage = pool.tp * pool.dp
     if pool.ffn is None or own.workers is None:
         of_rank = RankWork(*parts, own.gpu)
-        mean = (of_rank.of(prompts), of_rank.of(decodes))
+        mean = (of_rank.of_sizes(prompts), of_rank.of_sizes(decodes))
         all_gpus = Workers(own.gpu, per_stage * pool.pp, per_stage, computing_s, mean)
-        return PoolWork(own, busy_s, (prompts, decodes), mean, (all_gpus,))
+        return PoolWork(own, busy_s, kinds, mean, (all_gpus,))
     split = own.workers.split
     attention, ffn = AttentionWork(*parts, own.gpu, split), FfnWork(*parts, own.ffn_gpu, split)
-    of_attention, of_ffn = ((rank.of(prompts), rank.of(decodes)) for rank in (attention, ffn))
+    of_attention, of_ffn = ((rank.of_sizes(prompts), rank.of_sizes(decodes)) for rank in (attention, ffn))
     mean = (both_kinds(of_attention[0], of_ffn[0], split), both_kinds(of_attention[1], of_ffn[1], split))
     workers = (
         Workers(own.gpu, per_stage, per_stage, attention_s, of_attention),
         Workers(own.ffn_gpu, pool.ffn.gpus, pool.ffn.gpus, ffn_s, of_ffn),
     )
-    return PoolWork(own, busy_s, (prompts, decodes), mean, workers)
+    return PoolWork(own, busy_s, kinds, mean, workers)

@@ -5,9 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from aicb import Partition, Precision, get_gpu, load_model
+from aicb import Batch, Partition, Precision, get_gpu, iteration_operators, load_model
 from aicb.model.architecture import GroupedQueryAttention
-from vidur_pd.metrics.utilisation import Activity, RankWork
+from tests.integration.small_runs import config, pool, simulate
+from vidur_pd.metrics.utilisation import Activity, RankWork, _moved_bytes
 
 MODEL = load_model("qwen3-8b")
 H200 = get_gpu("h200")
@@ -62,3 +63,29 @@ def test_equal_work_in_other_batches_is_equal_flops() -> None:
 
 def test_nothing_is_computed_by_a_pool_without_iterations() -> None:
     assert RANK.of(activity(0, 0, 0, 0, 0.0)).compute_s == 0.0
+
+
+def test_bytes_of_experts_are_those_of_batches_of_every_size() -> None:
+    """Single requests, then a hundred at once: the sum over iterations, where the mean one of 5 requests reads half as
+    much again, as two batches do not choose the experts of one twice as large."""
+    rows = [(2_000_000 * number, 400, 120) for number in range(20)]
+    rows += [(40_000_000 + 50_000 * number, 400, 120) for number in range(100)]
+    result = simulate(
+        config([pool("p", "prefill"), pool("d", "decode")], model="qwen3-30b-a3b", output={"iterations": True}), rows
+    )
+    columns = result.iterations.columns()
+    decodes = columns["prefill_tokens"] == 0
+    requests, counts = np.unique(columns["decode_tokens"][decodes], return_counts=True)
+    moved_bytes = [decoding_bytes(int(each)) for each in requests]
+    busy_s = float((columns["compute_s"] + columns["communication_s"])[decodes].sum())
+    moved_s = float(counts @ moved_bytes) / H200.hbm_bytes_per_s
+    found = result.summary.pools[1].memory_use
+    assert found == pytest.approx(moved_s / busy_s, rel=0.06)
+    mean_s = decoding_bytes(round(counts @ requests / counts.sum())) * counts.sum() / H200.hbm_bytes_per_s
+    assert mean_s / moved_s > 1.4
+
+
+def decoding_bytes(requests: int) -> float:
+    model = load_model("qwen3-30b-a3b")
+    listed = iteration_operators(model, Partition(), Precision(), Batch.decode([460] * requests))
+    return sum(each.count * _moved_bytes(each) for each in listed)
