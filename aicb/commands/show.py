@@ -239,7 +239,10 @@ def memory(
         float, typer.Option(help="Share of HBM the instance may use; unless said vLLM's, as in a run.")
     ] = GPU_MEMORY_UTILIZATION,
     max_batched_tokens: Annotated[int, typer.Option(help="Tokens of the largest iteration.")] = 8192,
-    max_seqs: Annotated[int, typer.Option(help="Requests of the largest batch.")] = 256,
+    max_seqs: Annotated[
+        int,
+        typer.Option(help="Requests of the largest batch; a run takes its engine's, which may be more."),
+    ] = 256,
     block_tokens: Annotated[int, typer.Option(help="Tokens per KV block.")] = 16,
     cuda_graphs: Annotated[bool, typer.Option(help="Whether CUDA graphs are captured.")] = True,
     as_json: AsJson = False,

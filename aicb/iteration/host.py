@@ -246,5 +246,7 @@ def load_host(name_or_path: str) -> HostModel:
         if name not in names:
             raise InputError(f"{where}: found field {quoted(name)}, expected some of source, {', '.join(names)}")
         if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < MOST_US:
-            raise InputError(f"{where}: {name}: found {quoted(value)}, expected microseconds below {MOST_US:,}")
+            raise InputError(
+                f"{where}: {name}: found {quoted(value)}, expected microseconds, from 0 to below {MOST_US:,}"
+            )
     return HostModel(**{name: float(value) for name, value in fields.items()})

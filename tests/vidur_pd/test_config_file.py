@@ -166,3 +166,14 @@ def test_the_readme_names_every_option_of_engines_and_pools() -> None:
     options = [*EngineConfig.model_fields, *PoolConfig.model_fields, *OverlapConfig.model_fields]
     missing = [name for name in options if name not in ("policy", "engine") and f"`{name}" not in section]
     assert [name for name in missing if f"overlap.{name}`" not in section] == []
+
+
+def test_a_field_of_a_connector_that_is_named_by_a_word_can_be_set(tmp_path: Path) -> None:
+    path = tmp_path / "c.yaml"
+    pools = [{"name": "a", "role": "prefill"}, {"name": "b", "role": "decode"}]
+    tree = MINIMAL | {"kv_transfer": {"connector": "nixl"}, "cluster": MINIMAL["cluster"] | {"pools": pools}}  # type: ignore[operator]
+    path.write_text(yaml.safe_dump(tree))
+    connector = load_config(path, ["kv_transfer.connector.handshake_us=0"]).kv_transfer.connector
+    assert (connector.kind, connector.handshake_us) == ("nixl", 0)  # type: ignore[union-attr]
+    with pytest.raises(InputError, match=r"cluster\.topology\.kind holds a plain value, expected a section"):
+        load_config(path, ["cluster.topology.kind.nic=400Gbps"])

@@ -88,6 +88,7 @@ def capacity_tree(found: Capacity) -> dict[str, Any]:
         "lowest_missed": found.limit.lowest_missed,
         "surely_met": found.surely_met,
         "surely_missed": found.surely_missed,
+        "requests_needed": found.requests_needed,
         "loads": [
             asdict(each)
             | {"is_met": each.is_met, "is_met_surely": each.is_met_surely, "is_missed_surely": each.is_missed_surely}
@@ -114,10 +115,16 @@ def sentences(found: Capacity) -> list[str]:
         worst = min(beyond.outcomes, key=lambda each: each.margin)
         grows = "; waiting grows for as long as requests come" if worst.is_overload else ""
         lines.append(f"At {beyond.load:.3g} {unit} it is missed{grows}. Limited by {outcome.limited_by}.")
+    if found.missed_below:
+        lowest, reason = found.missed_below[0], found.missed_below[0].outcomes[0].limited_by
+        lines.append(f"This is one limit of several: less is missed, too, such as {lowest.load:.3g} {unit} ({reason}).")
     return lines
 
 
 def _confidence(found: Capacity, unit: str) -> str:
+    if found.requests_needed is not None:
+        needed = f"{found.requests_needed:,} requests, even with none beyond a limit"
+        return f"How sure that is cannot be said of so few requests: it takes {needed}."
     low = "below what was tried" if found.surely_met is None else f"{found.surely_met:.3g}"
     high = "above what was tried" if found.surely_missed is None else f"{found.surely_missed:.3g}"
     text = f"With 95 % confidence between {low} and {high} {unit}"
@@ -140,16 +147,16 @@ def print_capacity(found: Capacity) -> None:
     from rich.table import Table
 
     from vidur_pd.search.capacity.capacity import UNIT
-    from vidur_pd.search.output.answer import margin_text, seconds_text
+    from vidur_pd.search.output.answer import latency_cells, latency_columns, margin_text
 
     console = Console()
     for place, line in enumerate(sentences(found)):
         console.print(f"[bold]{escape(line)}[/]" if place == 0 else escape(line), highlight=False)
-    table = Table(UNIT[found.kind], "within the SLO", "TTFT p90", "TPOT p90", "margin")
+    latencies = latency_columns(outcome for each in found.tried for outcome in each.outcomes)
+    table = Table(UNIT[found.kind], "within the SLO", *latencies, "margin")
     for each in found.tried:
         outcome = min(each.outcomes, key=lambda one: one.margin)
-        times = (outcome.ttft_p90_s, outcome.tpot_p90_s)
-        cells = ["–" if value is None else seconds_text(value) for value in times]
+        cells = latency_cells(outcome, latencies)
         margin = "ended early" if outcome.stopped_early else margin_text(outcome.margin)
         table.add_row(f"{each.load:.4g}", _verdict(each), *cells, margin)
     console.print(table)

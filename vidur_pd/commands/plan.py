@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from boundary.errors import InputError
+from vidur_pd.commands.load_options import load_settings
 from vidur_pd.commands.search import AsJson, OutFolder, RayAddress, WorkerCount, carry_out
 from vidur_pd.commands.slo_options import latency_settings
 
@@ -45,7 +46,6 @@ def plan(
     workload: dict[str, Any] = {"kind": "trace", "path": str(trace.absolute())}
     if not trace.is_file():
         raise InputError(f"--trace: found no file {trace}, expected a trace of requests")
-    workload |= {"rate": rate} if rate else {}
     workload |= {"limit": requests} if requests else {}
     wish = Wish(
         model=model,
@@ -55,7 +55,7 @@ def plan(
         weights=weights,
         framework=engine,
         nic=nic,
-        settings=[*limits, *(settings or [])],
+        settings=[*load_settings(rate, None), *limits, *(settings or [])],
     )
     space = plan_space(wish)
     check_workload(space)

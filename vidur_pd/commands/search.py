@@ -91,7 +91,14 @@ def print_search(result: SearchResult) -> None:
     from rich.markup import escape
     from rich.table import Table
 
-    from vidur_pd.search.output.answer import answer, best_of_each_deployment, deployment, margin_text, seconds_text
+    from vidur_pd.search.output.answer import (
+        answer,
+        best_of_each_deployment,
+        deployment,
+        latency_cells,
+        latency_columns,
+        margin_text,
+    )
 
     console = Console()
     first, *others = answer(result).split("\n")
@@ -101,13 +108,15 @@ def print_search(result: SearchResult) -> None:
     if not result.ranking:
         return
     objective = result.space.file.objective
-    table = Table("deployment", objective.unit, "TTFT p90", "TPOT p90", "margin", "limited by")
-    for each in best_of_each_deployment(result)[:5]:
+    shown = best_of_each_deployment(result)[:5]
+    latencies = latency_columns(each.last() for each in shown)
+    table = Table("deployment", objective.unit, *latencies, "margin", "limited by")
+    for each in shown:
         outcome = each.last()
         table.add_row(
             escape(deployment(result.space.config(each.candidate.point))),
             f"{objective.value_of(outcome):.4g}",
-            *("–" if value is None else seconds_text(value) for value in (outcome.ttft_p90_s, outcome.tpot_p90_s)),
+            *latency_cells(outcome, latencies),
             margin_text(outcome.margin),
             escape(outcome.limited_by),
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
+from typing import TYPE_CHECKING, Any, Final, Literal, get_args, get_origin
 
 from boundary.errors import InputError
 from boundary.quoting import quoted
@@ -123,6 +123,10 @@ def apply_override(tree: Tree, override: str) -> None:
     set_field(tree, path, parse_yaml(text, f"--set {path}"), f"--set {override}")
 
 
+NAMED: Final = {"connector": "kind"}
+"""Sections that a word may stand for, by the field that it is."""
+
+
 def set_field(tree: Tree, path: str, value: Any, where: str) -> None:
     """Sets the field at a dotted path in place; ``where`` begins the message of what cannot be set.
 
@@ -133,6 +137,8 @@ def set_field(tree: Tree, path: str, value: Any, where: str) -> None:
     for key in keys[:-1]:
         if isinstance(node, dict) and node.get(key) is None:
             node[key] = {}
+        elif isinstance(node, dict) and key in NAMED and isinstance(node[key], str):
+            node[key] = {NAMED[key]: node[key]}
         node = _child(node, key, where)
     if isinstance(node, list):
         node[_position(node, keys[-1], where)] = value

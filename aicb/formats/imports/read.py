@@ -43,6 +43,10 @@ def import_files(
                 found, warnings = profile.read(kept, path)
             case _:
                 raise InputError(f"format: found {form!r}, expected aiconfigurator, infersim, vidur or profile")
+        if not found:
+            raise InputError(
+                f"{path}: rows: found none that can be used ({'; '.join(warnings)}), expected at least one"
+            )
         rows += found
         cautions += warnings
     return Imported(tuple(rows), tuple(cautions), tuple(f"{form}: {path.name}" for path in paths))

@@ -48,6 +48,12 @@ def test_a_gemm_of_aiconfigurator_keeps_shape_and_time(tmp_path: Path) -> None:
     assert any("launch constants" in caution for caution in cautions)
 
 
+def test_a_table_of_which_no_row_can_be_used_is_refused(tmp_path: Path) -> None:
+    text = GEMM + f"{ORIGIN},int3,64,7168,16384,40\n"
+    with pytest.raises(InputError, match=r"gemm\.csv: rows: found none that can be used \(gemm\.csv: 1 rows of other"):
+        imported("aiconfigurator", written(tmp_path / "gemm.csv", text), tmp_path)
+
+
 def test_own_files_of_aiconfigurator_are_in_milliseconds(tmp_path: Path) -> None:
     text = "framework,version,device,op_name,kernel_source,gemm_dtype,m,n,k,latency\n"
     text += "TRTLLM,1.0,NVIDIA H100,gemm,default,bfloat16,1,128,256,0.0032\n"

@@ -205,8 +205,8 @@ def test_hosts_are_files_with_a_source(tmp_path: Path) -> None:
     [
         ("eager_launch_us: 20\n", "source: found None, expected text that says where the times come from"),
         ("source: x\nlaunches: 20\n", "found field 'launches', expected some of source, launch_us"),
-        ("source: x\nstep_us: -1\n", "step_us: found -1, expected microseconds below 1,000,000,000"),
-        ("source: x\nstep_us: fast\n", "step_us: found 'fast', expected microseconds below 1,000,000,000"),
+        ("source: x\nstep_us: -1\n", "step_us: found -1, expected microseconds, from 0 to below 1,000,000,000"),
+        ("source: x\nstep_us: fast\n", "step_us: found 'fast', expected microseconds, from 0 to below 1,000,000,000"),
     ],
 )
 def test_wrong_hosts_end_in_one_line(text: str, message: str, tmp_path: Path) -> None:

@@ -21,8 +21,12 @@ from boundary.errors import Failure, InputError
 from tests.forked_commands import run_forked
 from tests.vidur_pd.report.report_page import parse_page
 from tests.vidur_pd.search.spaces import BASE, space
+from vidur_pd.commands.capacity import sentences
 from vidur_pd.config.file import load_config
+from vidur_pd.search.capacity.bisection import Bracket
+from vidur_pd.search.capacity.capacity import AtLoad, Capacity
 from vidur_pd.search.evaluation.evaluation import Evaluator, Task, without_repeats
+from vidur_pd.search.evaluation.outcome import Outcome
 from vidur_pd.search.output.answer import margin_text
 from vidur_pd.search.output.launch import dynamo_graph, launch_text
 from vidur_pd.search.proposals import proposer_of
@@ -240,6 +244,33 @@ def test_capacity_lies_between_a_load_that_is_met_and_one_that_is_not(tmp_path: 
     assert "With 95 % confidence between " in lines[1]
 
 
+def test_a_percentile_that_takes_more_requests_to_be_sure_of_says_how_many(tmp_path: Path) -> None:
+    """Of 100 requests one may be beyond a P99: even none does not make sure. Tables have the latencies of the SLO."""
+    settings = ["--set", "workload.requests=100", "--set", "slo={ttft: {p99: 1.0}, e2e: {mean: 9.0}}"]
+    done = command("capacity", str(EXAMPLE), *settings, "-o", str(tmp_path / "out"))
+    assert done.returncode == 0, done.stderr
+    assert "it takes 434 requests, even with none beyond a limit" in " ".join(done.stdout.split())
+    header = next(line for line in done.stdout.splitlines() if "within the SLO ┃" in line)
+    assert [cell.strip() for cell in header.split("┃")[3:6]] == ["TTFT p99", "E2E mean", "margin"]
+    found = json.loads((tmp_path / "out" / "capacity.json").read_text())
+    assert (found["requests_needed"], found["surely_met"]) == (434, None)
+    assert all(each["load"] >= found["capacity"] / 2 for each in found["loads"])
+
+
+def test_a_lower_load_that_is_missed_is_named() -> None:
+    """As where first contacts of instances make a few requests of a finite workload late, whatever the load."""
+    met, missed = (
+        Outcome(is_met=is_met, margin=0.1 if is_met else -0.2, gpus=1, limited_by="first contacts of instances")
+        for is_met in (True, False)
+    )
+    tried = tuple(AtLoad(load, (outcome,), ()) for load, outcome in ((0.5, missed), (2.0, met), (2.1, missed)))
+    lines = sentences(Capacity("rate", Bracket(2.0, 2.1), None, 2.1, tried))
+    assert lines[-1] == (
+        "This is one limit of several: less is missed, too, such as 0.5 requests/s (first contacts of instances)."
+    )
+    assert len(sentences(Capacity("rate", Bracket(2.0, 2.1), None, 2.1, tried[1:]))) == len(lines) - 1
+
+
 def test_capacity_of_clients_is_a_whole_number(tmp_path: Path) -> None:
     settings = ["--set", "workload.requests=150", "--clients", "4", "--slo", "tpot:p90:0.008"]
     done = command("capacity", str(EXAMPLE), *settings, "--json")
@@ -277,7 +308,7 @@ def test_a_plan_needs_no_configuration(tmp_path: Path) -> None:
     trace = tmp_path / "trace.csv"
     rows = "".join(f"{0.1 * number},{800 + 37 * (number % 11)},{20 + number % 7}\n" for number in range(150))
     trace.write_text("arrived_at,num_prefill_tokens,num_decode_tokens\n" + rows)
-    words = ["--model", "qwen3-8b", "--gpu", "H200", "--trace", str(trace), "--rate", "40/s", "--gpus-max", "4"]
+    words = ["--model", "qwen3-8b", "--gpu", "H200", "--trace", str(trace), "--rate", "40", "--gpus-max", "4"]
     done = command(
         "plan", *words, "--ttft", "p90:1.0", "--tpot", "p90:0.05", "-o", str(tmp_path / "out"), "--workers", "1"
     )

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from vidur_pd.execution.promise.promise import InstancePromise, _full_batches
 from vidur_pd.search.capacity.bisection import Bracket, bisect_load
-from vidur_pd.search.capacity.confidence import share_interval, wilson
+from vidur_pd.search.capacity.confidence import fewest_requests, share_interval, wilson
 
 
 @given(st.floats(1e-3, 1e3), st.floats(1e-3, 1e3), st.sampled_from((0.01, 0.02, 0.2)))
@@ -103,3 +103,14 @@ def test_the_decode_rate_is_that_of_the_largest_step_within_the_limit() -> None:
     assert pool.step_at(8, 100) == pytest.approx(0.020)
     assert pool.step_at(4 / 1.2, 100) == pytest.approx(0.012)
     assert math.isclose(pool.step_at(100, 100), 0.020)
+
+
+@pytest.mark.parametrize(("allowed", "seeds", "least"), [(0.01, 1, 434), (0.1, 1, 40), (0.01, 3, 397)])
+def test_so_many_requests_are_needed_to_be_sure(allowed: float, seeds: int, least: int) -> None:
+    """Of none beyond a limit: the interval's upper end is at most what is allowed from that many on."""
+    assert fewest_requests(allowed, seeds) == least
+
+    def highest(requests: int) -> float:
+        return share_interval([part.astype(bool) for part in np.array_split(np.zeros(requests), seeds)]).high
+
+    assert highest(least) <= allowed < highest(least - 1)

@@ -9,6 +9,7 @@ assumed.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
@@ -24,7 +25,7 @@ from vidur_pd.execution.promise.promise import PromiseMaker
 from vidur_pd.metrics.result import Result
 from vidur_pd.metrics.slo import is_beyond, target_name
 from vidur_pd.search.capacity.bisection import Bracket, bisect_load
-from vidur_pd.search.capacity.confidence import Interval, share_interval
+from vidur_pd.search.capacity.confidence import Interval, fewest_requests, share_interval
 from vidur_pd.search.evaluation.early import CertainMiss, EarlyJudge
 from vidur_pd.search.evaluation.evaluation import outcome_of, plan_of, workload_of
 from vidur_pd.search.evaluation.outcome import Outcome
@@ -93,6 +94,14 @@ class Capacity:
     """Lowest load that is missed with confidence."""
     tried: tuple[AtLoad, ...]
     """By load, rising."""
+    requests_needed: int | None = None
+    """Of a workload, to be sure of a load at all; ``None``: it has them."""
+
+    @property
+    def missed_below(self) -> tuple[AtLoad, ...]:
+        """Loads below the capacity at which the SLO is missed all the same."""
+        highest = self.limit.highest_met
+        return () if highest is None else tuple(each for each in self.tried if each.load < highest and not each.is_met)
 
     @property
     def at_capacity(self) -> AtLoad | None:
@@ -132,6 +141,13 @@ class _Loads:
             return 0.0
         return max(LEAST_SHARE * start, *(least_rate(workload) for workload in self._workloads))
 
+    def requests_needed(self, load: float | None) -> int | None:
+        """Requests with which a load can be met with confidence, where this workload has fewer."""
+        allowed = [each.allowed for each in self.at(load).shares] if load is not None else []
+        seeds, own = len(self._workloads), len(self._workloads[0])
+        needed = fewest_requests(min(allowed), seeds) if allowed and min(allowed) > 0 else 0
+        return math.ceil(needed / seeds) if needed > own * seeds else None
+
     def at(self, load: float) -> AtLoad:
         if load not in self.tried:
             runs = [self._run(*each, load) for each in zip(self._configs, self._workloads, strict=True)]
@@ -169,7 +185,8 @@ def find_capacity(config: SimulationConfig, *, seeds: int = 1, tolerance: float 
     start = loads.start()
     limit = bisect_load(lambda load: loads.at(load).is_met, start, tolerance, whole=is_whole, least=loads.least(start))
     surely_met = surely_missed = None
-    if limit.highest_met is not None:
+    needed = loads.requests_needed(limit.highest_met)
+    if limit.highest_met is not None and needed is None:
         below = bisect_load(
             lambda load: loads.at(load).is_met_surely, limit.highest_met, 2 * tolerance, step=1.1, whole=is_whole
         )
@@ -186,7 +203,7 @@ def find_capacity(config: SimulationConfig, *, seeds: int = 1, tolerance: float 
         )
         surely_missed = above.lowest_missed
     tried = tuple(loads.tried[load] for load in sorted(loads.tried))
-    return Capacity(loads.kind, limit, surely_met, surely_missed, tried)
+    return Capacity(loads.kind, limit, surely_met, surely_missed, tried, needed)
 
 
 def kind_of_load(workload: Workload) -> str:

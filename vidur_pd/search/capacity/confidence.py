@@ -51,6 +51,15 @@ def share_interval(runs: Sequence[NDArray[np.bool_]], confidence: float = CONFID
     return Interval(share, low, high, independent)
 
 
+def fewest_requests(allowed: float, seeds: int, confidence: float = CONFIDENCE) -> int:
+    """Requests of which none beyond a limit, in so many runs of all batches, puts the interval's upper end at what is
+    allowed: of Wilson's interval of none among n, q²/(n + q²)."""
+    from scipy.stats import t
+
+    quantile = float(t.ppf((1 + confidence) / 2, BATCHES * seeds - 1))
+    return math.ceil(quantile**2 * (1 - allowed) / allowed)
+
+
 def wilson(share: float, number: float, quantile: float) -> tuple[float, float]:
     """Wilson's score interval of a binomial share among ``number`` (E. B. Wilson, JASA 22, 1927)."""
     squared = quantile**2 / number

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from vidur_pd.config import PoolConfig, SimulationConfig
 from vidur_pd.metrics.quantities import share_text
@@ -15,6 +16,9 @@ from vidur_pd.search.output.launch import partition_text
 from vidur_pd.search.screening import GPUS, INVALID, LOAD
 from vidur_pd.search.search import Evaluated, SearchResult
 from vidur_pd.search.space.objective import Objective
+
+UNBOUND: Final = ("TTFT p90", "TPOT p90")
+"""Latencies in tables of searches whose SLO bounds none by a percentile or mean."""
 
 
 def answer(result: SearchResult) -> str:
@@ -111,6 +115,20 @@ def _target_text(target: TargetSummary) -> str:
     without = "of no request" if not target.requests else "never"
     found = without if target.found is None else seconds_text(target.found)
     return f"{target.name} {found} (limit {seconds_text(target.limit or 0.0)})"
+
+
+def latency_columns(outcomes: Iterable[Outcome]) -> tuple[str, ...]:
+    """Names of the latencies that the targets bound, as ``TTFT p99``; where they bound none by itself, two p90."""
+    judged = next((outcome.targets for outcome in outcomes if outcome.targets), ())
+    return tuple(target.name for target in judged if target.latency) or UNBOUND
+
+
+def latency_cells(outcome: Outcome, columns: Sequence[str]) -> list[str]:
+    """The same of an outcome; a dash for what it does not have."""
+    found = dict(zip(UNBOUND, (outcome.ttft_p90_s, outcome.tpot_p90_s), strict=True))
+    found |= {target.name: target.found for target in outcome.targets if target.latency}
+    values = [found.get(name) for name in columns]
+    return ["–" if value is None else seconds_text(value) for value in values]
 
 
 def margin_text(margin: float) -> str:

@@ -13,9 +13,16 @@ from vidur_pd.report.charts import Chart, Frame, Trace, axis, bars, draw, label,
 from vidur_pd.report.colours import series_colour
 from vidur_pd.report.page import Section, charts_html, page_html
 from vidur_pd.report.templating import part
-from vidur_pd.report.text import Tile, count, digits, duration, folded_html, note_html, percent, table_html, tiles_html
+from vidur_pd.report.text import Tile, count, digits, folded_html, note_html, percent, table_html, tiles_html
 from vidur_pd.search.output.analysis import importance, pareto_front, tokens_per_gpu, tokens_per_user
-from vidur_pd.search.output.answer import answer, counts_of, deployment, targets_text
+from vidur_pd.search.output.answer import (
+    answer,
+    counts_of,
+    deployment,
+    latency_cells,
+    latency_columns,
+    targets_text,
+)
 from vidur_pd.search.output.launch import launch_text
 from vidur_pd.search.search import Evaluated, SearchResult
 from vidur_pd.search.space.objective import Objective
@@ -115,19 +122,19 @@ def _ranking(result: SearchResult) -> Markup:
     if not result.ranking:
         return note_html("No point meets the SLO.")
     objective = result.space.file.objective
-    figures = ("TTFT p90", "TPOT p90", "Margin", "Targets")
-    columns = ("Deployment", "Choices", _value_name(objective), *figures)
+    shown = result.ranking[:MOST_ROWS]
+    latencies = latency_columns(each.last() for each in shown)
+    columns = ("Deployment", "Choices", _value_name(objective), *latencies, "Margin", "Targets")
     rows = [
         [
             deployment(result.space.config(each.candidate.point)),
             result.space.label(each.candidate.point),
             _value(objective, each),
-            duration(each.last().ttft_p90_s),
-            duration(each.last().tpot_p90_s),
+            *latency_cells(each.last(), latencies),
             percent(each.last().margin),
             targets_text(each.last().targets),
         ]
-        for each in result.ranking[:MOST_ROWS]
+        for each in shown
     ]
     return table_html(columns, rows, text_columns=2)
 
