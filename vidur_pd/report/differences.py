@@ -41,6 +41,11 @@ METRICS: tuple[Metric, ...] = (
     ("Cost per hour", lambda s: None if s.cost is None else s.cost.per_hour, digits),
     ("Cost per million input tokens", lambda s: None if s.cost is None else s.cost.per_million_input_tokens, digits),
     ("Cost per million output tokens", lambda s: None if s.cost is None else s.cost.per_million_output_tokens, digits),
+    (
+        "Cost per million output tokens, everything on them",
+        lambda s: None if s.cost is None else s.cost.all_per_million_output_tokens,
+        digits,
+    ),
     (CACHED, lambda s: s.cached_input_share, percent),
     ("Time on estimates", lambda s: s.estimates, percent),
     ("Simulator wall time", lambda s: s.simulator.wall_s, duration),

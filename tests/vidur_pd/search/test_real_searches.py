@@ -371,6 +371,7 @@ def test_weights_in_fp8_of_a_checkpoint_in_bf16_are_asked_for() -> None:
     for framework in ("vllm", "sglang"):
         asked = [f"engine.framework={framework}", "engine.weights=fp8"]
         assert "--quantization" in launch_text(load_config(example, asked))
+        assert "blocks of 128 x 128" in launch_text(load_config(example, asked))
         assert "--quantization" not in launch_text(load_config(example, asked[:1]))
     assert "--quantization" not in launch_text(load_config(REPOSITORY / "examples" / "deepseek-v3-trace.yaml"))
 

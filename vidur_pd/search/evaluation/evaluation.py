@@ -129,7 +129,7 @@ def run_once(plan: SimulationPlan, workload: Workload, cost: float | None = None
 
 
 def outcome_of(result: Result, cost: float | None = None) -> Outcome:
-    """The outcome of a run that has come to its end."""
+    """The outcome of a run that has come to its end; ``cost``: per hour, by default by its configuration's prices."""
     summary = result.summary
     trend = waiting_trend(result.tally)
     is_overload = trend is not None and trend.is_overload
@@ -138,7 +138,7 @@ def outcome_of(result: Result, cost: float | None = None) -> Outcome:
         is_met=summary.slo.is_met and not is_overload,
         margin=min(margin, 0.0) if is_overload else margin,
         gpus=gpus_of(result.config),
-        cost_per_hour=cost,
+        cost_per_hour=cost if cost is not None or summary.cost is None else summary.cost.per_hour,
         rate_per_s=mean_rate(result),
         output_tokens_mean=float(result.tally.offered_output_tokens.mean()),
         output_tokens_per_s=None if load is None else load.output_tokens_per_s,

@@ -24,6 +24,11 @@ def launch_text(config: SimulationConfig) -> str:
     parts = [f"# {model_name(config)}: what the simulated deployment would be launched with."]
     if model_name(config).endswith(".json"):
         parts.append("# Engines take a folder instead of this file: with the weights, and with it as config.json.")
+    if any(_quantisation(config, pool) for pool in config.cluster.pools):
+        parts.append(
+            "# --quantization fp8 scales this bf16 checkpoint by tensors while it is loaded. Simulated are weights\n"
+            "# scaled in blocks of 128 x 128, as published fp8 checkpoints are: if there is one, serve it instead."
+        )
     for pool in config.cluster.pools:
         number = f"{pool.instances} instance{'s' if pool.instances > 1 else ''} of {pool.gpus_per_instance}"
         parts.append(f"\n# pool {pool.name} ({pool.role}): {number} {config.hardware_of(pool)}")
