@@ -209,6 +209,10 @@ LINE = '{"timestamp": 1, "input_length": 10, "output_length": 2, "hash_ids": [1]
         ),
         ("{oops\n", "line 1: found text that is not JSON"),
         ("{}\n", "line 1: found '{}', expected the columns or keys of a known format"),
+        (
+            "arrived_at_s,prefill_tokens\n0,10\n",
+            "line 1: found 'arrived_at_s,prefill_tokens', expected decode_tokens, too (format csv), or",
+        ),
         ("a,b,c\n1,2,3\n", "line 1: found 'a,b,c', expected the columns or keys of a known format (csv: arrived_at_s"),
         ("", "line 1: found nothing, expected a header or a JSON object"),
     ],

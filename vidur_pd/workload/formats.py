@@ -176,6 +176,10 @@ def csv_columns(header: str) -> list[str]:
         return []
 
 
+def _columns(layout: Layout) -> list[str]:
+    return [field for field in (layout.arrival, layout.prefill, layout.decode) if field]
+
+
 def detect_format(path: object, first_line: str) -> TraceFormat:
     """The format of a file whose first line this is.
 
@@ -191,14 +195,17 @@ def detect_format(path: object, first_line: str) -> TraceFormat:
     else:
         found = set(csv_columns(line))
         candidates = [name for name, layout in LAYOUTS.items() if not layout.is_json]
-    for name in candidates:
-        layout = LAYOUTS[name]
-        if {field for field in (layout.arrival, layout.prefill, layout.decode) if field} <= found:
-            return name
-    known = "; ".join(
-        f"{name}: {', '.join(field for field in (layout.arrival, layout.prefill, layout.decode) if field)}"
-        for name, layout in LAYOUTS.items()
-    )
+    lacking = {name: [field for field in _columns(LAYOUTS[name]) if field not in found] for name in candidates}
+    nearest = min(lacking, key=lambda name: len(lacking[name]))
+    if not lacking[nearest]:
+        return nearest
+    if len(lacking[nearest]) < len(_columns(LAYOUTS[nearest])):
+        missing = " and ".join(lacking[nearest])
+        raise InputError(
+            f"{path}: line 1: found {quoted(line)}, expected {missing}, too (format {nearest}), or workload.columns "
+            "(--column)"
+        )
+    known = "; ".join(f"{name}: {', '.join(_columns(layout))}" for name, layout in LAYOUTS.items())
     raise InputError(
         f"{path}: line 1: found {quoted(line)}, expected the columns or keys of a known format ({known}), "
         "or workload.columns (--column)"
