@@ -29,6 +29,9 @@ def plan(
     weights: Annotated[str | None, typer.Option(help="bf16, fp8 or mxfp4; as published unless said.")] = None,
     engine: Annotated[str, typer.Option(help="vllm, sglang or trtllm.")] = "vllm",
     nic: Annotated[str, typer.Option(help="Of each GPU.")] = "400Gbps",
+    colocated: Annotated[
+        bool, typer.Option("--colocated", help="Instances that serve both phases, instead of prefill and decode apart.")
+    ] = False,
     settings: Settings = None,
     workers: WorkerCount = None,
     ray: RayAddress = None,
@@ -36,8 +39,7 @@ def plan(
 ) -> None:
     """Find the fewest GPUs that serve a trace within an SLO, with their division into prefill and decode.
 
-    Tries every partition that fits into memory in every number, by what they promise; writes what search writes. Pools
-    that serve both phases are not among them: `vidur-pd search` tries what a file lists.
+    Tries every partition that fits into memory in every number, by what they promise; writes what search writes.
     """
     from vidur_pd.search.screening import check_workload
     from vidur_pd.search.space.plan import Wish, plan_space
@@ -56,6 +58,7 @@ def plan(
         framework=engine,
         nic=nic,
         settings=[*load_settings(rate, None), *limits, *(settings or [])],
+        is_colocated=colocated,
     )
     space = plan_space(wish)
     check_workload(space)

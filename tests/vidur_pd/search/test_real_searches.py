@@ -320,6 +320,9 @@ def test_a_plan_needs_no_configuration(tmp_path: Path) -> None:
     assert "TTFT p90" in done.stdout.partition("Limited by")[0]
     config = load_config(tmp_path / "out" / "config.yaml")
     assert [pool.role for pool in config.cluster.pools] == ["prefill", "decode"]
+    both = command("plan", *words, "--colocated", "-o", str(tmp_path / "both"), "--workers", "1")
+    assert " ".join(both.stdout.split()).startswith("1 × H200: 1 server instance × 1 GPU (tp1); 40 requests/s")
+    assert [pool.role for pool in load_config(tmp_path / "both" / "config.yaml").cluster.pools] == ["mixed"]
     for asked, field in ((("--weights", "fp8"), "--weights"), (("--set", "engine.weights=fp8"), "engine.weights")):
         refused = command("plan", *words, "--gpu", "a100", *asked, "-o", str(tmp_path / "no"))
         assert (refused.returncode, refused.stderr) == (

@@ -1,4 +1,5 @@
-"""The space of ``vidur-pd plan``: prefill and decode pools of every partition that fits, in every number."""
+"""The space of ``vidur-pd plan``: prefill and decode pools, or one for both, of every partition that fits, in every
+number."""
 
 from __future__ import annotations
 
@@ -41,22 +42,26 @@ class Wish:
     nic: str
     settings: Sequence[str]
     """Overrides of the configuration that all points share."""
+    is_colocated: bool = False
+    """Instances serve both phases, instead of prefill and decode apart."""
 
 
 def plan_space(wish: Wish) -> Space:
     """The space of deployments for a wish; least GPUs win. Raises: InputError."""
+    roles = {"server": "mixed"} if wish.is_colocated else {"prefill": "prefill", "decode": "decode"}
     base: dict[str, Any] = {
         "model": wish.model,
         "hardware": wish.gpu,
         "workload": dict(wish.workload),
         "cluster": {
             "topology": {"kind": "rail_optimized", "gpus_per_node": SERVER_GPUS, "nic": wish.nic},
-            "pools": [{"name": "prefill", "role": "prefill"}, {"name": "decode", "role": "decode"}],
+            "pools": [{"name": name, "role": role} for name, role in roles.items()],
         },
         "engine": {"framework": wish.framework, "weights": wish.weights},
-        "kv_transfer": {"connector": {"kind": OF_FRAMEWORKS.get(wish.framework, IDEAL), **MET}},
         "output": {"iterations": False, "links": False},
     }
+    if not wish.is_colocated:
+        base["kv_transfer"] = {"connector": {"kind": OF_FRAMEWORKS.get(wish.framework, IDEAL), **MET}}
     for setting in wish.settings:
         apply_override(base, setting)
     config = parse_config(deepcopy(base), Path(), "plan")
