@@ -276,12 +276,15 @@ class ExpertSurfaces:
     """Of bf16 sites without tuned tiles together; where it is far, ``common`` stands in for it."""
     gpu: str = ""
 
-    def at(self, site: Site, rows: float) -> Surface:
-        """The surface that prices so many rows at a site."""
+    def at(self, site: Site, rows: float, shape: Shape) -> Surface:
+        """The surface that prices so many rows at a site, a ``shape`` on it."""
         own = self.sites.get((site, _has_wide_tiles(self.chosen.get(site), rows)))
         if own is not None:
             return own
-        return self.common[0] if self.untuned is None or has_tuned_tiles(self.gpu, *site) else self.untuned
+        if self.untuned is None or has_tuned_tiles(self.gpu, *site):
+            return self.common[0]
+        is_far = bool(self.untuned.are_estimates(np.array([shape], dtype=np.float64))[0])
+        return self.common[0] if is_far else self.untuned
 
 
 class ExpertTimes(KernelTimes[GroupedGemm]):
@@ -303,7 +306,7 @@ class ExpertTimes(KernelTimes[GroupedGemm]):
 
     def __init__(self, surfaces: ExpertSurfaces):
         self._surfaces = surfaces
-        self.surface = surfaces.common[0]
+        self.surface, *self._stand_ins = surfaces.common
 
     @staticmethod
     def shape_of(kernel: GroupedGemm) -> Shape:
@@ -311,10 +314,9 @@ class ExpertTimes(KernelTimes[GroupedGemm]):
         return float(kernel.groups), active, float(kernel.n), float(kernel.k), max(kernel.rows / active, 1.0)
 
     def price(self, kernel: GroupedGemm) -> Estimate:
-        shape, surface = self.shape_of(kernel), self._surface_of(kernel)
-        found = surface.price(*shape)
-        of_others = self._surfaces.common[0 if surface is self._surfaces.untuned else 1 :] if found.is_estimate else []
-        others = [other.price(*shape) for other in of_others]
+        shape = self.shape_of(kernel)
+        found = self._surface_of(kernel).price(*shape)
+        others = [other.price(*shape) for other in self._stand_ins] if found.is_estimate else []
         return next((other for other in others if not other.is_estimate), found)
 
     def place(self, kernel: GroupedGemm) -> tuple[Surface, Shape]:
@@ -325,7 +327,7 @@ class ExpertTimes(KernelTimes[GroupedGemm]):
         return self._surface_of(kernel), [self.shape_of(kernel)]
 
     def _surface_of(self, kernel: GroupedGemm) -> Surface:
-        return self._surfaces.at((kernel.groups, kernel.n, kernel.k), kernel.rows)
+        return self._surfaces.at((kernel.groups, kernel.n, kernel.k), kernel.rows, self.shape_of(kernel))
 
 
 def _has_wide_tiles(chosen: int | None, rows: float) -> bool:
