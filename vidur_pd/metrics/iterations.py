@@ -102,8 +102,19 @@ class IterationLog:
 
     @property
     def activity(self) -> list[dict[str, NDArray[Any]]]:
-        """[kinds] sums over the iterations of each (`vidur_pd.metrics.utilisation.KINDS`), by name: [rows] of an
-        ``instance`` and a ``size``, half octaves of new tokens."""
+        """[kinds] sums over the iterations of each (`vidur_pd.metrics.utilisation.KINDS`): [instances] by name."""
+        summed = []
+        for columns in self.activity_by_size:
+            names = [name for name in columns if name not in ("instance", "size")]
+            totals = {name: np.zeros(len(self.busy_ps), dtype=columns[name].dtype) for name in names}
+            for name, total in totals.items():
+                np.add.at(total, columns["instance"], columns[name])
+            summed.append(totals)
+        return summed
+
+    @property
+    def activity_by_size(self) -> list[dict[str, NDArray[Any]]]:
+        """[kinds] the same by size, half octaves of new tokens: [rows] of an ``instance`` and a ``size`` by name."""
         return self._core.activity
 
     def members(self) -> dict[str, NDArray[np.int64]]:

@@ -79,6 +79,10 @@ def test_bytes_of_experts_are_those_of_batches_of_every_size() -> None:
     moved_bytes = [decoding_bytes(int(each)) for each in requests]
     busy_s = float((columns["compute_s"] + columns["communication_s"])[decodes].sum())
     moved_s = float(counts @ moved_bytes) / H200.hbm_bytes_per_s
+    by_size, summed = result.iterations.activity_by_size[1], result.iterations.activity[1]
+    assert len(np.unique(by_size["size"])) > 6
+    assert summed["iterations"].tolist() == [0, counts.sum()]
+    assert by_size["new_tokens"].sum() == summed["new_tokens"][1] == counts @ requests
     found = result.summary.pools[1].memory_use
     assert found == pytest.approx(moved_s / busy_s, rel=0.06)
     mean_s = decoding_bytes(round(counts @ requests / counts.sum())) * counts.sum() / H200.hbm_bytes_per_s
