@@ -123,7 +123,7 @@ def apply_override(tree: Tree, override: str) -> None:
     set_field(tree, path, parse_yaml(text, f"--set {path}"), f"--set {override}")
 
 
-NAMED: Final = {"connector": "kind"}
+FIELD_OF_WORD: Final = {"connector": "kind"}
 """Sections that a word may stand for, by the field that it is."""
 
 
@@ -137,8 +137,8 @@ def set_field(tree: Tree, path: str, value: Any, where: str) -> None:
     for key in keys[:-1]:
         if isinstance(node, dict) and node.get(key) is None:
             node[key] = {}
-        elif isinstance(node, dict) and key in NAMED and isinstance(node[key], str):
-            node[key] = {NAMED[key]: node[key]}
+        elif isinstance(node, dict) and key in FIELD_OF_WORD and isinstance(node[key], str):
+            node[key] = {FIELD_OF_WORD[key]: node[key]}
         node = _child(node, key, where)
     if isinstance(node, list):
         node[_position(node, keys[-1], where)] = value

@@ -17,7 +17,7 @@ chooses them. Drafters are left out.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import numpy as np
@@ -51,13 +51,18 @@ class Activity:
     """Of ``busy_s``: in which the GPUs wait for the host."""
 
     @classmethod
+    def of(cls, columns: dict[str, NDArray[Any]], instances: list[int]) -> Activity:
+        """Of iterations of all sizes, from the columns of a log's ``activity``."""
+        return cls._summed(columns, instances)
+
+    @classmethod
     def by_size(cls, columns: dict[str, NDArray[Any]], instances: list[int]) -> tuple[Activity, ...]:
-        """Of iterations of each size, from the columns of the core's log."""
+        """Of iterations of each size, from the columns of its ``activity_by_size``."""
         own = np.isin(columns["instance"], instances) & (columns["iterations"] > 0)
         return tuple(cls._summed(columns, own & (columns["size"] == size)) for size in np.unique(columns["size"][own]))
 
     @classmethod
-    def _summed(cls, columns: dict[str, NDArray[Any]], rows: NDArray[np.bool_]) -> Activity:
+    def _summed(cls, columns: dict[str, NDArray[Any]], rows: list[int] | NDArray[np.bool_]) -> Activity:
         total = {name: values[rows].sum().item() for name, values in columns.items()}
         names = ("iterations", "requests", "new_tokens", "kv_tokens", "token_pairs", "request_s")
         return cls(
@@ -65,11 +70,6 @@ class Activity:
             host_s=total["host_ps"] / PS_PER_S,
             **{name: total[name] for name in names},
         )
-
-    @classmethod
-    def sum_of(cls, parts: Sequence[Activity]) -> Activity:
-        """Of iterations of all sizes."""
-        return cls(**{each.name: sum(getattr(part, each.name) for part in parts) for each in fields(cls)})
 
 
 @dataclass(frozen=True, slots=True)

@@ -89,8 +89,9 @@ def pool_work(model: Model, own: PoolModel, log: IterationLog, instances: list[i
     """The work of a pool whose ``instances`` are these, from the log of a run."""
     pool = own.pool
     parts = (model, partition_of(pool), own.precision)
+    of_prompts, of_decodes = log.activity
+    kinds = (Activity.of(of_prompts, instances), Activity.of(of_decodes, instances))
     prompts, decodes = (Activity.by_size(columns, instances) for columns in log.activity_by_size)
-    kinds = (Activity.sum_of(prompts), Activity.sum_of(decodes))
     busy_s, computing_s, attention_s, ffn_s = (
         float(each[instances].sum()) / PS_PER_S
         for each in (log.busy_ps, log.computing_ps, log.attention_ps, log.ffn_ps)

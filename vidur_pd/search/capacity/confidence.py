@@ -35,8 +35,6 @@ class Interval:
 def share_interval(runs: Sequence[NDArray[np.bool_]], confidence: float = CONFIDENCE) -> Interval:
     """The interval of the share of requests beyond a limit, [requests in order of arrival] of each run of its own
     seed."""
-    from scipy.stats import t
-
     beyond = np.concatenate(runs)
     requests, share = len(beyond), float(beyond.mean())
     means = np.concatenate([_batch_means(run) for run in runs])
@@ -46,7 +44,7 @@ def share_interval(runs: Sequence[NDArray[np.bool_]], confidence: float = CONFID
         variance = float(means.var(ddof=1)) / len(means)
         if variance > 0:
             independent = float(np.clip(share * (1 - share) / variance, 1.0, requests))
-    quantile = float(t.ppf((1 + confidence) / 2, max(degrees, 1)))
+    quantile = _quantile(degrees, confidence)
     low, high = wilson(share, independent, quantile)
     return Interval(share, low, high, independent)
 
@@ -54,10 +52,15 @@ def share_interval(runs: Sequence[NDArray[np.bool_]], confidence: float = CONFID
 def fewest_requests(allowed: float, seeds: int, confidence: float = CONFIDENCE) -> int:
     """Requests of which none beyond a limit, in so many runs of all batches, puts the interval's upper end at what is
     allowed: of Wilson's interval of none among n, q²/(n + q²)."""
+    quantile = _quantile(BATCHES * seeds - 1, confidence)
+    return math.ceil(quantile**2 * (1 - allowed) / allowed)
+
+
+def _quantile(degrees: int, confidence: float) -> float:
+    """Student's."""
     from scipy.stats import t
 
-    quantile = float(t.ppf((1 + confidence) / 2, BATCHES * seeds - 1))
-    return math.ceil(quantile**2 * (1 - allowed) / allowed)
+    return float(t.ppf((1 + confidence) / 2, max(degrees, 1)))
 
 
 def wilson(share: float, number: float, quantile: float) -> tuple[float, float]:

@@ -17,7 +17,7 @@ from vidur_pd.search.screening import GPUS, INVALID, LOAD
 from vidur_pd.search.search import Evaluated, SearchResult
 from vidur_pd.search.space.objective import Objective
 
-UNBOUND: Final = ("TTFT p90", "TPOT p90")
+USUAL_LATENCIES: Final = ("TTFT p90", "TPOT p90")
 """Latencies in tables of searches whose SLO bounds none by a percentile or mean."""
 
 
@@ -120,12 +120,12 @@ def _target_text(target: TargetSummary) -> str:
 def latency_columns(outcomes: Iterable[Outcome]) -> tuple[str, ...]:
     """Names of the latencies that the targets bound, as ``TTFT p99``; where they bound none by itself, two p90."""
     judged = next((outcome.targets for outcome in outcomes if outcome.targets), ())
-    return tuple(target.name for target in judged if target.latency) or UNBOUND
+    return tuple(target.name for target in judged if target.latency) or USUAL_LATENCIES
 
 
 def latency_cells(outcome: Outcome, columns: Sequence[str]) -> list[str]:
     """The same of an outcome; a dash for what it does not have."""
-    found = dict(zip(UNBOUND, (outcome.ttft_p90_s, outcome.tpot_p90_s), strict=True))
+    found = dict(zip(USUAL_LATENCIES, (outcome.ttft_p90_s, outcome.tpot_p90_s), strict=True))
     found |= {target.name: target.found for target in outcome.targets if target.latency}
     values = [found.get(name) for name in columns]
     return ["–" if value is None else seconds_text(value) for value in values]
