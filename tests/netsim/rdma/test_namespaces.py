@@ -1,7 +1,7 @@
 """Flows over links of a known rate: times follow from bytes, plans of collectives agree with `fluid`.
 
 Each time is the shortest of `RUNS` runs, and of up to `MOST_RUNS` as long as it is late: other processes share the
-cores, and can only delay an arrival.
+cores, and can only delay an arrival. Calibrations, whose medians count, are taken again for the same reason.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import simccl
 from netsim import FlowGraph, create_backend, rail_optimized
 from netsim.backends.rdma.hosts import Hosts
 from netsim.backends.rdma.measurement import Measurement
-from netsim.backends.rdma.message_times import measure_pair
+from netsim.backends.rdma.message_times import PairMeasurement, measure_pair
 from netsim.backends.rdma.session import Session
 from netsim.units import PS_PER_S
 from tests.netsim.rdma.namespaces import (
@@ -39,6 +39,7 @@ IsLate = Callable[[list[Measurement]], bool]
 RANKS = 8
 RUNS = 3
 MOST_RUNS = 12
+MOST_CALIBRATIONS = 4
 MIB = 1 << 20
 FRAME_SHARE = 1514 / 1448
 """Bytes that the shaper counts over those of the payload: an MTU of 1500, TCP with time stamps, Ethernet's header."""
@@ -68,6 +69,22 @@ def least_disturbed(session: Session, graph: FlowGraph, is_late: IsLate) -> list
         measured.append(session.execute(graph))
         assert measured[-1].failure is None
     return measured
+
+
+def frames_ns_of(found: PairMeasurement) -> NDArray[np.float64]:
+    """[sizes] what the frames of a message take at the rate of the link."""
+    return np.array([sample.size_bytes for sample in found.samples]) * (FRAME_SHARE * 8e9 / RATE_BPS)
+
+
+def least_disturbed_calibration(session: Session, sizes_bytes: Sequence[int]) -> PairMeasurement:
+    """The calibration whose medians are shortest: the first, unless one of its medians is late."""
+    found: list[PairMeasurement] = []
+    while len(found) < MOST_CALIBRATIONS:
+        found.append(measure_pair(session, (1, 0), sizes_bytes, 2 * RUNS + 1))
+        medians_ns = np.array([sample.median_ns for sample in found[-1].samples])
+        if (medians_ns <= 1.02 * frames_ns_of(found[-1])).all():
+            return found[-1]
+    return min(found, key=lambda each: sum(sample.median_ns for sample in each.samples))
 
 
 def shortest_bytes(measured: list[Measurement]) -> NDArray[np.float64]:
@@ -108,11 +125,11 @@ def test_a_calibration_finds_the_frames_of_the_link_in_its_beta(open_session: Op
     """Sizes of 1, 2 and 4 MiB, so far above the bucket that β is what frames take: 2 % around 83.6 ns per byte. The
     bucket, which each message finds full, spares up to 1.3 ms of it, 1.5 % at 1 MiB."""
     with shaped_hosts(2) as namespaces:
-        found = measure_pair(open_session(agents_in(namespaces)), (1, 0), [MIB, 2 * MIB, 4 * MIB], 2 * RUNS + 1)
+        found = least_disturbed_calibration(open_session(agents_in(namespaces)), [MIB, 2 * MIB, 4 * MIB])
     (line,) = found.ranges
     assert found.lane == "tcp/eth0"
     assert line.ns_per_byte == pytest.approx(FRAME_SHARE * 8e9 / RATE_BPS, rel=0.02)
-    frames_ns = np.array([sample.size_bytes for sample in found.samples]) * FRAME_SHARE * 8e9 / RATE_BPS
+    frames_ns = frames_ns_of(found)
     shortest_ns = np.array([sample.shortest_ns for sample in found.samples])
     assert (shortest_ns >= 0.98 * (frames_ns - BURST_BYTES * 8e9 / RATE_BPS)).all()
     assert (shortest_ns <= 1.02 * frames_ns).all()
