@@ -82,7 +82,7 @@ def validate(
 
 
 def _compute(timing: str, kernels: str, published: Path | None, skipped: dict[str, str]) -> dict[str, Iterable[Row]]:
-    from aicb.estimators.accuracy.held_out import cases, held_out, repeats
+    from aicb.estimators.accuracy.held_out import beyond, cases, held_out, repeats
     from aicb.estimators.accuracy.measured_transfers import measured_experts, measured_transfers
     from aicb.estimators.accuracy.published import published as compare_published
     from aicb.estimators.accuracy.transferred import transferred
@@ -92,7 +92,10 @@ def _compute(timing: str, kernels: str, published: Path | None, skipped: dict[st
         known = sorted({case.kernel for case in cases(timing)})  # type: ignore[arg-type]
         raise InputError(f"--kernels: found {kernels!r}, expected part of one of {', '.join(known)}")
     parts: dict[str, Iterable[Row]] = {
-        f"kernels held out, {timing} times": (_errors(found) for case in chosen for found in held_out(case))
+        f"kernels held out, {timing} times": (_errors(found) for case in chosen for found in held_out(case)),
+        f"kernels beyond measured ranges, {timing} times": (
+            _errors(found) for case in {id(case.surface): case for case in chosen}.values() for found in beyond(case)
+        ),
     }
     if not kernels:
         parts["the same shapes in two sessions"] = map(_errors, repeats(timing))  # type: ignore[arg-type]

@@ -4,6 +4,9 @@
 of an attention kernel) into five folds; each fold is predicted from the other four, so 20 % are held out at a time and
 every point is predicted once. Interpolation, forest and roofline see the same folds.
 
+*Beyond*: half of the octaves of one column are withheld, at either end, and points more than 1.5 octaves beyond the
+rest are predicted.
+
 *Repeated*: shapes that two measuring sessions share. An estimate cannot be nearer to a measurement than another
 measurement is.
 
@@ -17,6 +20,7 @@ from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
+from numpy.typing import NDArray
 
 from aicb.estimators.accuracy.sparse_cases import Case, fp8_and_sparse_cases, small_surface, surface_of
 from aicb.estimators.forest import Forest
@@ -26,6 +30,7 @@ from aicb.kernels.batched_gemm import BatchedGemm
 from aicb.kernels.decode_attention import DecodeAttention
 from aicb.kernels.elementwise import Elementwise
 from aicb.kernels.fitting.kriging import Floats
+from aicb.kernels.fitting.surface import BEYOND_OCTAVES, Surface
 from aicb.kernels.gemm import Gemm
 from aicb.kernels.grouped_gemm import GroupedGemm, Layout
 from aicb.kernels.kernel import Kernel
@@ -37,6 +42,10 @@ from aicb.measurements.timing import Timing
 from aicb.model.precision import GemmDtype, Precision
 
 FOLDS = 5
+LEAST_OCTAVES = 5.0
+"""Of a column's range, for `beyond`."""
+LEAST_KNOWN = 30
+"""Points that `beyond` predicts others from."""
 GEMM_DTYPES: tuple[GemmDtype, ...] = ("fp8", "bf16")
 GPU = get_gpu("h200")
 
@@ -144,6 +153,33 @@ def held_out(case: Case) -> Iterator[Errors]:
     roofline = RooflineEstimator(GPU)
     bound = np.array([roofline.price(case.kernel_of(shape)).time_us for shape in surface.shapes.tolist()])
     yield errors_of(case.kernel, case.groups, "roofline", bound / surface.times_us - 1.0)
+
+
+def beyond(case: Case) -> Iterator[Errors]:
+    """One kernel, by interpolation from the lower and from the upper half of the octaves of each column in turn."""
+    surface, relative, claimed = case.surface, [], []
+    for column in surface.shapes.T:
+        for is_known, octaves in _halves(column):
+            far = octaves > BEYOND_OCTAVES[1]
+            if is_known.sum() >= LEAST_KNOWN and far.any():
+                known = Surface(surface.reference, surface.shapes[is_known], surface.times_us[is_known])
+                relative.append(known.times(surface.shapes[far]) / surface.times_us[far] - 1.0)
+                claimed.append(known.errors(surface.shapes[far]))
+    if relative:
+        yield errors_of(case.kernel, "half a range", "interpolation", np.hstack(relative), np.hstack(claimed))
+
+
+def _halves(column: Floats) -> Iterator[tuple[NDArray[np.bool_], Floats]]:
+    """[points] whether a value is in the lower, and in the upper half of the range, and its octaves beyond that half.
+
+    None of ranges below `LEAST_OCTAVES`."""
+    if column.min() <= 0.0 or column.max() < column.min() * 2.0**LEAST_OCTAVES:
+        return
+    octaves = np.log2(column)
+    middle = (octaves.min() + octaves.max()) / 2.0
+    for from_middle in (octaves - middle, middle - octaves):
+        is_known = from_middle <= 0.0
+        yield is_known, from_middle - from_middle[is_known].max()
 
 
 def repeats(timing: Timing) -> list[Errors]:

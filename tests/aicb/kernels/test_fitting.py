@@ -28,6 +28,25 @@ def test_a_surface_keeps_points_bridges_them_and_flags_far_ones():
     assert surface.are_estimates(shapes).tolist() == [False, False, True, True]
 
 
+def test_errors_grow_beyond_the_measured_range_of_any_column_and_no_further():
+    """Sites 8 to 32, axis 1 to 16: what kriging says up to half an octave beyond, 1.55 times as much from 1.5 on."""
+    reference = ReferenceModel(
+        "test (site)", 1, lambda shapes: shapes.prod(axis=1), np.log2, Scales((2.0, 2.0), (1.0, 1.0), 0.0, 0.01)
+    )
+    shapes = np.array([[site, axis] for site in (8.0, 16.0, 32.0) for axis in (1.0, 4.0, 16.0)])
+    surface = Surface(reference, shapes, shapes.prod(axis=1) * (1.0 + 0.1 * (shapes[:, 1] - 4.0) / 12.0))
+
+    def factor(site, axis):
+        kriged = surface._model_of(np.array([site, axis])).error(np.log2([[site, axis]]))[0]
+        assert surface.errors(np.array([[site, axis]]))[0] == pytest.approx(surface.price(site, axis).error)
+        return surface.price(site, axis).error / kriged
+
+    assert factor(16.0, 8.0) == 1.0
+    assert factor(16.0, 16.0 * 2**0.5) == pytest.approx(1.0)
+    assert factor(16.0, 32.0) == factor(64.0, 4.0) == factor(4.0, 4.0) == factor(16.0, 0.5) == pytest.approx(1.275)
+    assert factor(16.0, 64.0) == factor(1024.0, 4096.0) == pytest.approx(1.55)
+
+
 def test_kriging_returns_to_the_mean_and_doubts_itself_far_from_points():
     """Points of one residual each way: far away the mean, 0, with their spread as error."""
     points = np.array([[0.0], [1.0], [10.0], [11.0]])
