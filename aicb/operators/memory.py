@@ -31,6 +31,8 @@ GRAPH_BYTES_PER_SEQUENCE = 2 * MIB
 """CUDA graphs, per sequence of the largest captured batch (SGLang 0.5.23's reserve)."""
 GPU_MEMORY_UTILIZATION: Final = 0.92
 """Share of a GPU's memory that an instance takes, unless stated: that of vLLM 0.24 (vllm/config/cache.py)."""
+LEAST_BLOCKS = 2
+"""KV blocks that an engine needs: one is vLLM's null block."""
 LOW_LATENCY_TOKENS = 128
 """Tokens per rank for which DeepEP's low-latency buffers are laid out at least (SGLang's default)."""
 
@@ -233,17 +235,17 @@ def with_kv(
     """The memory of a GPU with as many KV blocks as fit; ``kv``: bytes per token in all layers, and their groups.
 
     Raises:
-        InputError: not one fits.
+        InputError: fewer than `LEAST_BLOCKS` fit.
     """
     (per_token, groups), usable = kv, limits.usable_bytes(gpu)
     needed = fixed.weights + fixed.activations + fixed.runtime + limits.max_seqs * fixed.state_per_request
     available = usable - needed
-    if available < limits.block_tokens * groups.token_bytes:
+    least = LEAST_BLOCKS * limits.block_tokens * groups.token_bytes
+    if available < least:
         raise InputError(
             f"model {model.name}: found {needed} bytes of weights, activations, state and runtime ({_gb(needed)}) "
-            f"per GPU"
-            f" ({divided}), expected room for a KV block within {usable} bytes available ({_gb(usable)}; "
-            f"{limits.where(gpu)})"
+            f"per GPU ({divided}), expected room for {LEAST_BLOCKS} KV blocks of {limits.block_tokens} tokens "
+            f"({_gb(least)}) within {usable} bytes available ({_gb(usable)}; {limits.where(gpu)})"
         )
     blocks = available // (limits.block_tokens * groups.token_bytes) if per_token else 0
     return InstanceMemory(

@@ -20,16 +20,22 @@ def import_files(
     Args:
         form: ``aiconfigurator``, ``infersim``, ``vidur``, or ``profile`` (of ``aicb profile``).
         paths: files; each is one table.
-        conditions: column → text that a row must have; columns a file lacks are ignored.
+        conditions: column → text that a row must have; columns a file lacks are ignored, but one has to have each.
         heads: query heads per rank where a table does not say (InferSim's MLA).
 
     Raises:
-        InputError: a file that cannot be read, is no such table or has a bad value; no rows left.
+        InputError: a file that cannot be read, is no such table or has a bad value; no rows left; a condition on a
+            column that no file has.
     """
     rows: list[dict[str, str]] = []
     cautions: list[str] = []
-    for path in paths:
-        kept = [row for row in _read(path) if all(row.get(c, v) == v for c, v in (conditions or {}).items())]
+    tables = [(path, _read(path)) for path in paths]
+    columns = dict.fromkeys(column for _, table in tables for row in table[:1] for column in row)
+    for column in conditions or {}:
+        if columns and column not in columns:
+            raise InputError(f"where: found column {column!r}, expected one of {', '.join(columns)}")
+    for path, table in tables:
+        kept = [row for row in table if all(row.get(c, v) == v for c, v in (conditions or {}).items())]
         if not kept:
             raise InputError(f"{path}: rows: found none that meet {dict(conditions or {})}, expected at least one")
         match form:

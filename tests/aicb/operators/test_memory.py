@@ -118,8 +118,14 @@ def test_weights_that_do_not_fit_are_refused_with_both_sizes() -> None:
 
 def test_weights_that_leave_no_room_for_kv_are_refused() -> None:
     """Qwen3-8B has 16.38 GB of weights; 11 % of an H200 are 16.58 GB."""
-    with pytest.raises(InputError, match=r"weights, activations, state and runtime .* expected room for a KV block"):
+    with pytest.raises(InputError, match=r"weights, activations, state and runtime .* expected room for 2 KV blocks"):
         instance_memory(load_model("qwen3-8b"), Partition(), Precision(), H200, gpu_memory_utilization=0.11)
+
+
+def test_blocks_of_which_memory_holds_one_are_refused() -> None:
+    """Qwen3-8B has 147,456 bytes of KV per token: room for some 750,000 tokens on an H200."""
+    with pytest.raises(InputError, match=r"expected room for 2 KV blocks of 500000 tokens \(147\.5 GB\) within 138694"):
+        instance_memory(load_model("qwen3-8b"), Partition(), Precision(), H200, block_tokens=500_000)
 
 
 @pytest.mark.parametrize(
