@@ -47,9 +47,13 @@ def with_own_all_reduce(entry: Mapping[str, Any], gpu: str, collectives: Any) ->
 
 def warn_of_estimated_norms(engine: Mapping[str, Any], tp: Any) -> None:
     """Says that the kernel of norms with all-reduces was measured among fewer ranks than run it here."""
-    is_estimated = isinstance(tp, int) and tp in FUSED_UP_TO_BYTES and tp not in simccl.FLASHINFER_RANKS
-    if engine.get("norm_kernel") == "flashinfer" and is_estimated:
+    if isinstance(tp, int) and are_norms_estimated(engine.get("norm_kernel"), tp):
         _warn_of_ranks(tp)
+
+
+def are_norms_estimated(norm_kernel: object, tp: int) -> bool:
+    """Whether norms run in FlashInfer's all-reduce among so many ranks, and it was not measured among them."""
+    return norm_kernel == "flashinfer" and tp in FUSED_UP_TO_BYTES and tp not in simccl.FLASHINFER_RANKS
 
 
 @cache

@@ -8,6 +8,8 @@
 | formula | rooflines, without a measurement near enough | collectives between nodes (NCCL's model); contention | 40 % |
 | simulated | – | KV transfers; collectives with coupling `exact` | 2 % |
 
+All-reduces with norms in FlashInfer's kernel among eight ranks are formula, too: it was measured among two and four.
+
 Errors are those of docs/accuracy.md, relative and as large as they were against what was not fitted: of whole
 iterations of engines, 8.8 and 6.7 % (DeepSeek-V3 on vLLM; kernels alone 2 to 4 %); nccl-tests, 7.7 % at p90; transfers
 between GPUs of one architecture 6 %, to another 25 %, on top of that of the measured ones; rooflines,

@@ -16,6 +16,7 @@ from aicb.iteration.host import MEDIAN_HOST, known_hosts
 from aicb.measurements.gpu import MEASURED_GPU
 from simccl.planning.calibration import shipped_calibration
 from vidur_pd.config import PoolConfig, PricesConfig, SloConfig, hourly_price
+from vidur_pd.config.engine_conditions import are_norms_estimated
 from vidur_pd.config.frontend import most_tokens_per_s
 from vidur_pd.execution.coupling.plan import Treatment
 from vidur_pd.kv.transfer.connector import ConnectorTime
@@ -285,7 +286,7 @@ class Account:
         placed = next(each.placement for each in self._instances if each.placement.pool == pool.name)
         nodes = {topology.node_of(gpu) for gpu in placed.stage_gpus(0)}
         calibration = shipped_calibration(own.gpu.interconnect)
-        if len(nodes) > 1 or calibration is None:
+        if len(nodes) > 1 or calibration is None or are_norms_estimated(own.engine.norm_kernel, pool.tp):
             return Source.FORMULA
         return Source.MEASURED_HERE if own.gpu.interconnect == MEASURED_GPU else Source.MEASURED_ELSEWHERE
 

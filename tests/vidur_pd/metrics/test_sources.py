@@ -79,3 +79,8 @@ def test_runs_say_what_they_rest_on() -> None:
     two_nodes = simulate(config([pool("m", "mixed", tp=4)]), rows).summary
     assert two_nodes.time_sources["formula"] > 0.2
     assert two_nodes.estimates == pytest.approx(two_nodes.time_sources["formula"])
+    eight = {"kind": "rail_optimized", "gpus_per_node": 8}
+    norms = simulate(config([pool("m", "mixed", tp=8)], topology=eight, engine={"norm_kernel": "flashinfer"}), rows)
+    apart = simulate(config([pool("m", "mixed", tp=8)], topology=eight, engine={"norm_kernel": "apart"}), rows)
+    assert norms.summary.time_sources["formula"] > 0.1  # FlashInfer's kernel was not measured among eight
+    assert apart.summary.time_sources["formula"] == 0.0
