@@ -21,6 +21,7 @@ Ignores the number of SMs (waves of tiles), the kernels of another architecture 
 
 from __future__ import annotations
 
+from enum import StrEnum
 from typing import NamedTuple
 
 import numpy as np
@@ -174,11 +175,30 @@ VENDOR_FACTOR = 2.0
 """On `ARCHITECTURE_ERRORS` for GPUs of another vendor, for which no table was seen: a guess."""
 
 
+class Distance(StrEnum):
+    """How far times are carried from the GPU on which they were measured."""
+
+    SAME_ARCHITECTURE = "same_architecture"
+    OTHER_ARCHITECTURE = "other_architecture"
+    OTHER_VENDOR = "other_vendor"
+
+    @classmethod
+    def between(cls, gpu: Gpu, origin: Gpu) -> Distance:
+        """That of a GPU; one whose architecture is not stated may be any."""
+        if gpu.architecture is None:
+            return cls.OTHER_VENDOR
+        if gpu.architecture == origin.architecture:
+            return cls.SAME_ARCHITECTURE
+        return cls.OTHER_ARCHITECTURE if gpu.architecture.startswith("sm") else cls.OTHER_VENDOR
+
+
 def transfer_error(bound_by: Shares, gpu: Gpu, origin: Gpu, *, is_product: bool) -> float:
     """Relative error (68 %) that a transfer adds to a kernel with these shares."""
-    if gpu.architecture is not None and gpu.architecture == origin.architecture:
-        errors, factor = PRODUCT_ERRORS if is_product else KERNEL_ERRORS, 1.0
-    else:
-        is_same_vendor = gpu.architecture is not None and gpu.architecture.startswith("sm")
-        errors, factor = ARCHITECTURE_ERRORS, 1.0 if is_same_vendor else VENDOR_FACTOR
+    match Distance.between(gpu, origin):
+        case Distance.SAME_ARCHITECTURE:
+            errors, factor = PRODUCT_ERRORS if is_product else KERNEL_ERRORS, 1.0
+        case Distance.OTHER_ARCHITECTURE:
+            errors, factor = ARCHITECTURE_ERRORS, 1.0
+        case Distance.OTHER_VENDOR:
+            errors, factor = ARCHITECTURE_ERRORS, VENDOR_FACTOR
     return factor * sum(share * error for share, error in zip(bound_by, errors, strict=True))

@@ -4,19 +4,19 @@
 |---|---|---|---|
 | measured here | kernels in the GPU's own table | collectives in a node of H200s; real traffic (`rdma`) | 9 % |
 | measured elsewhere | – | collectives in a node of other GPUs (nccl-tests); DeepEP's kernels | 8 % |
-| transferred | kernels in another GPU's table | – | 11 %, to another architecture 27 % |
+| transferred | kernels in another GPU's table | – | 11 %, to another architecture 27 %, another vendor 51 % |
 | formula | rooflines, without a measurement near enough | collectives between nodes (NCCL's model); contention | 40 % |
 | simulated | – | KV transfers; collectives with coupling `exact` | 2 % |
 
 All-reduces with norms in FlashInfer's kernel among eight ranks are formula, too: it was measured among two and four.
 
 Errors are those of docs/accuracy.md, relative and as large as they were against what was not fitted: of whole
-iterations of engines, 8.8 and 6.7 % (DeepSeek-V3 on vLLM; kernels alone 2 to 4 %); nccl-tests, 7.7 % at p90; transfers
-between GPUs of one architecture 6 %, to another 25 %, on top of that of the measured ones; rooflines,
-`aicb.estimators.roofline`; couplings, 2 %. Where GPUs wait for their host, the error is the host's: launches of 17
-recordings lie within 21 % (68 %) of their median, and within 78 % of the default host, which is the fastest of them
-(``tests/validation/test_models.py``). What engines do besides iterations is in none of them, nor is the error of links
-that are not as configured.
+iterations of engines, 8.8 and 6.7 % (DeepSeek-V3 on vLLM; kernels alone 2 to 4 %); nccl-tests, 7.7 % at p90;
+transfers between GPUs of one architecture 6 %, to another 25 %, to another vendor's twice that (a guess), on top of
+that of the measured ones; rooflines, `aicb.estimators.roofline`; couplings, 2 %. Where GPUs wait for their host, the
+error is the host's: launches of 17 recordings lie within 21 % (68 %) of their median, and within 78 % of the default
+host, which is the fastest of them (``tests/validation/test_models.py``). What engines do besides iterations is in
+none of them, nor is the error of links that are not as configured.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from enum import StrEnum
 from typing import Final
 
 from aicb.estimators.roofline import ROOFLINE_ERROR
+from aicb.estimators.transfer_reference import VENDOR_FACTOR, Distance
 
 
 class Source(StrEnum):
@@ -41,8 +42,11 @@ class Source(StrEnum):
 
 
 MEASURED_ERROR: Final = 0.09
-SAME_ARCHITECTURE_ERROR: Final = math.hypot(MEASURED_ERROR, 0.06)
-OTHER_ARCHITECTURE_ERROR: Final = math.hypot(MEASURED_ERROR, 0.25)
+TRANSFER_ERRORS: Final[Mapping[Distance, float]] = {
+    Distance.SAME_ARCHITECTURE: math.hypot(MEASURED_ERROR, 0.06),
+    Distance.OTHER_ARCHITECTURE: math.hypot(MEASURED_ERROR, 0.25),
+    Distance.OTHER_VENDOR: math.hypot(MEASURED_ERROR, VENDOR_FACTOR * 0.25),
+}
 OWN_HOST_ERROR: Final = 0.21
 """Of a host from a file, as ``aicb profile host`` writes it: the same machine differs from minute to minute. And of the
 median of recordings, ``virtual-machine``, as these differ from it."""
@@ -52,11 +56,11 @@ them."""
 ERRORS: Final[Mapping[Source, float]] = {
     Source.MEASURED_HERE: MEASURED_ERROR,
     Source.MEASURED_ELSEWHERE: 0.08,
-    Source.TRANSFERRED: OTHER_ARCHITECTURE_ERROR,
+    Source.TRANSFERRED: TRANSFER_ERRORS[Distance.OTHER_ARCHITECTURE],
     Source.FORMULA: ROOFLINE_ERROR,
     Source.SIMULATED: 0.02,
 }
-"""Relative, 68 %; of transfers that between architectures (`transferred_error` has both)."""
+"""Relative, 68 %; of transfers that between architectures (`TRANSFER_ERRORS` has all)."""
 ESTIMATES: Final = (Source.TRANSFERRED, Source.FORMULA)
 """Those that are flagged."""
 PREFILL, DECODE = "prefill_compute", "decode_compute"
@@ -71,10 +75,8 @@ class PoolTime:
 
     compute_s: float
     communication_s: float
-    is_transferred: bool
-    """Kernel times are those of another GPU, or of experts those that are flagged."""
-    is_other_architecture: bool
-    """… of another architecture."""
+    carried: Distance | None
+    """How far kernel times, or of experts those that are flagged, were carried from another GPU."""
     collectives: Source
     """Where most of its collectives come from."""
 
@@ -141,7 +143,7 @@ def time_sources(pools: Iterable[PoolTime], estimated_s: float, simulated: bool,
     """
     listed = list(pools)
     compute_s = sum(pool.compute_s for pool in listed)
-    transferred_s = min(sum(pool.compute_s for pool in listed if pool.is_transferred), estimated_s)
+    transferred_s = min(sum(pool.compute_s for pool in listed if pool.carried is not None), estimated_s)
     of_compute = {
         Source.MEASURED_HERE: compute_s - estimated_s,
         Source.TRANSFERRED: transferred_s,
@@ -155,5 +157,5 @@ def time_sources(pools: Iterable[PoolTime], estimated_s: float, simulated: bool,
         idle = max(total_s - contention_s, 0.0) / total_s if total_s else 0.0
         of_collectives = {source: amount * idle for source, amount in of_collectives.items()}
         of_collectives[Source.FORMULA] += min(contention_s, total_s)
-    other = any(pool.is_transferred and pool.is_other_architecture for pool in listed)
-    return TimeSources(of_compute, of_collectives, OTHER_ARCHITECTURE_ERROR if other else SAME_ARCHITECTURE_ERROR)
+    errors = [TRANSFER_ERRORS[pool.carried] for pool in listed if pool.carried is not None]
+    return TimeSources(of_compute, of_collectives, max(errors, default=0.0))

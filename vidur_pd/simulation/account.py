@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from aicb import get_gpu
 from aicb.estimators.selection import CARRIED_OPERATORS, CARRYING_ESTIMATORS
+from aicb.estimators.transfer_reference import Distance
 from aicb.iteration.host import MEDIAN_HOST, known_hosts
 from aicb.measurements.gpu import MEASURED_GPU
 from simccl.planning.calibration import shipped_calibration
@@ -257,12 +258,13 @@ class Account:
         indices, own = self._indices(pool), self._plan.pools[pool.name]
         gpu = own.gpu if own.ffn_gpu.times_as is None else own.ffn_gpu
         compute_s = float(self._log.computing_ps[indices].sum()) / PS_PER_S
-        origin = None if gpu.times_as is None else get_gpu(gpu.times_as)
+        carried = None if gpu.times_as is None else Distance.between(gpu, get_gpu(gpu.times_as))
+        if carried is None and self._has_experts_of_another_gpu(pool):
+            carried = Distance.SAME_ARCHITECTURE
         return PoolTime(
             compute_s=compute_s,
             communication_s=float(self._log.busy_ps[indices].sum()) / PS_PER_S - compute_s,
-            is_transferred=origin is not None or self._has_experts_of_another_gpu(pool),
-            is_other_architecture=origin is not None and origin.architecture != gpu.architecture,
+            carried=carried,
             collectives=self._collectives_from(pool),
         )
 

@@ -2,25 +2,27 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import pytest
 
+from aicb.estimators.transfer_reference import Distance
 from tests.integration.small_runs import config, pool, simulate
 from vidur_pd.metrics.sources import (
     ERRORS,
     MEASURED_ERROR,
     OTHER_HOST_ERROR,
     OWN_HOST_ERROR,
-    SAME_ARCHITECTURE_ERROR,
+    TRANSFER_ERRORS,
     PoolTime,
     Source,
     time_sources,
 )
 
 OF_VLLM = {"framework": "vllm", "weights": "fp8"}
-HERE = PoolTime(6.0, 2.0, False, False, Source.MEASURED_HERE)
-CARRIED = PoolTime(3.0, 1.0, True, False, Source.FORMULA)
+HERE = PoolTime(6.0, 2.0, None, Source.MEASURED_HERE)
+CARRIED = PoolTime(3.0, 1.0, Distance.SAME_ARCHITECTURE, Source.FORMULA)
 
 
 def test_seconds_are_split_by_pool_and_contention_is_a_formula() -> None:
@@ -45,7 +47,7 @@ def test_collectives_that_are_flows_are_simulated() -> None:
 
 def test_the_error_of_a_latency_is_that_of_its_parts() -> None:
     """3 s of compute that was measured, 1 s of collectives by a formula, and a wait in the same proportion."""
-    found = time_sources([PoolTime(6.0, 2.0, False, False, Source.FORMULA)], 0.0, simulated=False, contention_s=0.0)
+    found = time_sources([PoolTime(6.0, 2.0, None, Source.FORMULA)], 0.0, simulated=False, contention_s=0.0)
     parts = {"queue": 5.0, "prefill_compute": 3.0, "prefill_communication": 1.0}
     assert found.error_of(parts) == pytest.approx((3 * MEASURED_ERROR + ERRORS[Source.FORMULA]) / 4)
     assert found.error_of({"queue": 1.0}) is None
@@ -53,7 +55,18 @@ def test_the_error_of_a_latency_is_that_of_its_parts() -> None:
     of_prefill = 0.6 * MEASURED_ERROR + 0.4 * OWN_HOST_ERROR
     assert waiting.error_of(parts) == pytest.approx((3 * of_prefill + ERRORS[Source.FORMULA]) / 4)
     carried = time_sources([CARRIED], 3.0, simulated=False, contention_s=0.0)
-    assert carried.error_of({"decode_compute": 1.0}) == pytest.approx(SAME_ARCHITECTURE_ERROR)
+    assert carried.error_of({"decode_compute": 1.0}) == pytest.approx(TRANSFER_ERRORS[Distance.SAME_ARCHITECTURE])
+
+
+def test_times_carried_to_another_vendor_err_twice_as_much_as_to_another_architecture() -> None:
+    found = {
+        gpu: simulate(config([pool("m", "mixed", hardware=gpu)]), [(0, 500, 10)]).summary.model_error.tpot
+        for gpu in ("h100", "a100", "mi300x")
+    }
+    assert found["h100"] < found["a100"] < found["mi300x"]
+    carried = [PoolTime(3.0, 0.0, distance, Source.FORMULA) for distance in Distance]
+    errors = [time_sources([each], 3.0, simulated=False, contention_s=0.0).transferred_error for each in carried]
+    assert errors == pytest.approx([math.hypot(MEASURED_ERROR, error) for error in (0.06, 0.25, 0.5)])
 
 
 def test_runs_say_what_they_rest_on() -> None:
