@@ -88,63 +88,51 @@ CASES: dict[str, tuple[list[dict[str, Any]], float, dict[str, Any]]] = {
     "memory-bound": (PD, 14, {"output": 400, "slo": {"ttft_s": 2.0, "tpot_s": 0.009}}),
 }
 GOLDEN = {
-    "overloaded": "Overloaded: waiting grows by # s per second to the last arrival, so that the cluster keeps up "
-    "with about # % "
-    "of what arrives; misses the SLO: # % of the requests within their limits, wanted # %; limited by prefill "
-    "compute (p): "
-    "prompts queue, and p is busy # % of the time in which they arrive (MFU # %). Next: more instances "
+    "overloaded": "Overloaded: waiting grows by # s per second to the last arrival, by when # % of the requests have "
+    "their first token; misses the SLO: # % of the requests within their limits, wanted # %; limited by prefill "
+    "compute (p): prompts queue, and p is busy # % of the time in which they arrive (MFU # %). Next: more instances "
     "(cluster.pools.p.instances, now #).",
-    "refused": "Nothing was served: # of # requests were not served (rejected: # prompt and output tokens exceed "
-    "the context "
-    "window of #). Next: longer contexts or more KV blocks (engine.max_model_len, engine.num_kv_blocks).",
-    "nearly idle": "Meets the SLO: # % of the requests within their limits, wanted # %; nearly idle: p holds # % "
-    "of its batch "
-    "slots and computes # % of its FLOPs, d holds # % of its batch slots and computes # % of its FLOPs.",
+    "refused": "Nothing was served: # of # requests were not served (rejected: # prompt and output tokens exceed the "
+    "context window of #). Next: longer contexts or more KV blocks (engine.max_model_len, engine.num_kv_blocks).",
+    "nearly idle": "Meets the SLO: # % of the requests within their limits, wanted # %; nearly idle: p holds # % of "
+    "its batch slots and computes # % of its FLOPs, d holds # % of its batch slots and computes # % of its FLOPs.",
     "far from full": "Meets the SLO: # % of the requests within their limits, wanted # %; iterations are far from "
-    "full: p is busy # % of the time under load, holds # % of its batch slots and computes # % of its FLOPs, d is busy "
-    "# % of the time under load, holds # % of its batch slots and computes # % of its FLOPs.",
-    "behind its decodes": "Misses the SLO: # % of the requests within their limits, wanted # %; limited by KV room (m)"
-    ": requests wait for room: KV blocks are taken to # % on average, # % at most, while prompts are # % of its busy "
-    "time. Next: more instances (cluster.pools.m.instances, now #), or fp# KV (engine.kv).",
-    "host-bound": "Misses the SLO: # % of the requests within their limits, wanted # %; limited by host (p): GPUs wait "
-    "for the host in # % of the time of prompts (MFU # %). Next: a faster host (engine.host), or more in an iteration "
-    "(engine.max_batched_tokens), or more instances (cluster.pools.p.instances, now #).",
-    "KV-bound": "Overloaded: waiting grows by # s per second to the last arrival, so that the cluster keeps up "
-    "with about # % of "
-    "what arrives; misses the SLO: # % of the requests within their limits, wanted # %; limited by KV room (d): "
-    "requests wait "
-    "for room: KV blocks are taken to # % on average, # % at most. Next: more instances "
-    "(cluster.pools.d.instances, now #), or fp# "
-    "KV (engine.kv).",
-    "slot-bound": "Overloaded: waiting grows by # s per second to the last arrival, so that the cluster keeps up "
-    "with about # % "
-    "of what arrives; misses the SLO: # % of the requests within their limits, wanted # %; limited by batch slots "
-    "(d): a rank "
-    "has # requests in an iteration, of # slots. Next: more slots (engine.max_seqs, now #), or more instances "
-    "(cluster.pools.d.instances, now #).",
-    "behind decode": "Overloaded: waiting grows by # s per second to the last arrival, so that the cluster keeps up "
-    "with about # % of what arrives; misses the SLO: # % of the requests within their limits, wanted # %; limited by "
-    "KV room (d): requests wait for room: KV blocks are taken to # % on average, # % at most; computed prompts hold "
-    "# % of the KV of p until then. Next: more instances (cluster.pools.d.instances, now #), or fp# KV (engine.kv).",
-    "link-bound": "Overloaded: waiting grows by # s per second to the last arrival, so that the cluster keeps up "
-    "with about # % "
-    "of what arrives; misses the SLO: # % of the requests within their limits, wanted # %; limited by a link: "
-    "gpu# → leaf#.# is "
-    "used to # %, # % in its fullest window. Next: faster NICs (cluster.topology.nic).",
-    "descriptor-bound": "Misses the SLO: # % of the requests within their limits, wanted # %; limited by KV transfer: "
-    "KV moves no faster than its descriptors are posted (# % of the time on the way). Next: larger KV blocks "
-    "(engine.block_tokens), of which each is a descriptor.",
-    "held up by descriptors": "Misses the SLO: # % of the requests within their limits, wanted # %; limited by KV "
-    "transfer (d): steps stand still in # % of the run, while descriptors of KV transfers are posted. Next: larger KV "
+    "full: p is busy # % of the time under load, holds # % of its batch slots and computes # % of its FLOPs, d is "
+    "busy # % of the time under load, holds # % of its batch slots and computes # % of its FLOPs.",
+    "behind its decodes": "Misses the SLO: # % of the requests within their limits, wanted # %; limited by KV room "
+    "(m): requests wait for room: KV blocks are taken to # % on average, # % at most, while prompts are # % of its "
+    "busy time. Next: more instances (cluster.pools.m.instances, now #), or fp# KV (engine.kv).",
+    "host-bound": "Misses the SLO: # % of the requests within their limits, wanted # %; limited by host (p): GPUs "
+    "wait for the host in # % of the time of prompts (MFU # %). Next: a faster host (engine.host), or more in an "
+    "iteration (engine.max_batched_tokens), or more instances (cluster.pools.p.instances, now #).",
+    "KV-bound": "Overloaded: waiting grows by # s per second to the last arrival, by when # % of the requests have "
+    "their first token; misses the SLO: # % of the requests within their limits, wanted # %; limited by KV room (d): "
+    "requests wait for room: KV blocks are taken to # % on average, # % at most. Next: more instances "
+    "(cluster.pools.d.instances, now #), or fp# KV (engine.kv).",
+    "slot-bound": "Overloaded: waiting grows by # s per second to the last arrival, by when # % of the requests have "
+    "their first token; misses the SLO: # % of the requests within their limits, wanted # %; limited by batch slots "
+    "(d): a rank has # requests in an iteration, of # slots. Next: more slots (engine.max_seqs, now #), or more "
+    "instances (cluster.pools.d.instances, now #).",
+    "behind decode": "Overloaded: waiting grows by # s per second to the last arrival, by when # % of the requests "
+    "have their first token; misses the SLO: # % of the requests within their limits, wanted # %; limited by KV room "
+    "(d): requests wait for room: KV blocks are taken to # % on average, # % at most; computed prompts hold # % of "
+    "the KV of p until then. Next: more instances (cluster.pools.d.instances, now #), or fp# KV (engine.kv).",
+    "link-bound": "Overloaded: waiting grows by # s per second to the last arrival, by when # % of the requests have "
+    "their first token; misses the SLO: # % of the requests within their limits, wanted # %; limited by a link: gpu# "
+    "→ leaf#.# is used to # %, # % in its fullest window. Next: faster NICs (cluster.topology.nic).",
+    "descriptor-bound": "Misses the SLO: # % of the requests within their limits, wanted # %; limited by KV "
+    "transfer: KV moves no faster than its descriptors are posted (# % of the time on the way). Next: larger KV "
     "blocks (engine.block_tokens), of which each is a descriptor.",
+    "held up by descriptors": "Misses the SLO: # % of the requests within their limits, wanted # %; limited by KV "
+    "transfer (d): steps stand still in # % of the run, while descriptors of KV transfers are posted. Next: larger "
+    "KV blocks (engine.block_tokens), of which each is a descriptor.",
     "first contact": "Misses the SLO: # % of the requests within their limits, wanted # %; limited by KV transfer: "
     "instances meet for the first time, which is # % of the set-up of KV transfers. Next: a request between each two "
     "instances before users come; to see what follows without one: kv_transfer.connector.handshake_us and "
     "handshake_descriptor_us of #.",
-    "memory-bound": "Misses the SLO: # % of the requests within their limits, wanted # %; limited by decode "
-    "memory bandwidth (d): "
-    "a rank decodes # requests a step (memory bandwidth # %, MFU # %). Next: fewer requests a step: more instances "
-    "(cluster.pools.d.instances, now #), or weights over more GPUs.",
+    "memory-bound": "Misses the SLO: # % of the requests within their limits, wanted # %; limited by decode memory "
+    "bandwidth (d): a rank decodes # requests a step (memory bandwidth # %, MFU # %). Next: fewer requests a step: "
+    "more instances (cluster.pools.d.instances, now #), or weights over more GPUs.",
 }
 
 

@@ -122,16 +122,26 @@ def sentences(found: Capacity) -> list[str]:
 
 
 def _confidence(found: Capacity, unit: str) -> str:
+    from vidur_pd.search.output.answer import short_text
+
+    at = found.at_capacity
+    assert at is not None
+    if not at.is_long:
+        needed = (
+            ""
+            if found.requests_needed is None
+            else f"; to say how much it takes some {found.requests_needed:,} requests"
+        )
+        return f"{short_text(at.stays)}{needed}."
     if found.requests_needed is not None:
         needed = f"{found.requests_needed:,} requests, even with none beyond a limit"
         return f"How sure that is cannot be said of so few requests: it takes {needed}."
     low = "below what was tried" if found.surely_met is None else f"{found.surely_met:.3g}"
     high = "above what was tried" if found.surely_missed is None else f"{found.surely_missed:.3g}"
-    text = f"With 95 % confidence between {low} and {high} {unit}"
-    shares = found.at_capacity.shares if found.at_capacity is not None else ()
-    if not shares:
+    text = f"For longer workloads of this kind, with 95 % confidence between {low} and {high} {unit}"
+    if not at.shares:
         return f"{text}."
-    tightest = max(shares, key=lambda each: each.interval.high / max(each.allowed, 1e-12))
+    tightest = max(at.shares, key=lambda each: each.interval.high / max(each.allowed, 1e-12))
     interval = tightest.interval
     return (
         f"{text}: at the capacity {100 * interval.share:.2g} % of the requests ({100 * interval.low:.2g} to "

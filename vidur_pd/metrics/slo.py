@@ -25,19 +25,24 @@ def judge(tally: RequestTally, slo: SloConfig) -> tuple[TargetSummary, ...]:
     return tuple(_judged(tally, slo, target) for target in slo.targets) or (_attained(tally, slo),)
 
 
-def is_beyond(tally: RequestTally, slo: SloConfig, target: Target | None) -> NDArray[np.bool_]:
+def is_beyond(
+    tally: RequestTally, slo: SloConfig, target: Target | None, among: NDArray[np.bool_] | None = None
+) -> NDArray[np.bool_]:
     """[requests that count for the target, in order of arrival] whether each is beyond its limit.
 
-    ``None``: the target of ``slo.attainment``, whose limits are those of each request.
+    ``None``: the target of ``slo.attainment``, whose limits are those of each request. ``among`` [requests] says which
+    count at all.
     """
     if target is None:
-        return ~tally.is_served(slo)
-    return latencies_of(tally, slo, target) > target.limit_s
+        return (~tally.is_served(slo))[slice(None) if among is None else among]
+    return latencies_of(tally, slo, target, among) > target.limit_s
 
 
-def latencies_of(tally: RequestTally, slo: SloConfig, target: Target) -> Latencies:
+def latencies_of(
+    tally: RequestTally, slo: SloConfig, target: Target, among: NDArray[np.bool_] | None = None
+) -> Latencies:
     """[requests that count for the target, in order of arrival] seconds, infinite where one was not served."""
-    counts = np.ones(len(tally), dtype=bool)
+    counts = np.ones(len(tally), dtype=bool) if among is None else among.copy()
     if target.class_name is not None:
         counts = tally.is_of_class(target.class_name)
     else:

@@ -703,7 +703,7 @@ class Summary:
     first_arrival_s: float | None = None
     """By the clock of the simulation, as all moments: of ``under_load``, faults and requests. ``None``: not known."""
     makespan_s: float = 0.0
-    """First arrival to last completion."""
+    """First arrival to last completion, or to the last arrival where that is later."""
     throughput: Throughput = Throughput()
     under_load: UnderLoad | None = None
     """``None`` where all requests came at once, or none completed."""

@@ -150,6 +150,12 @@ class RequestTally:
         return self._completed(self._ttft_ps)
 
     @property
+    def share_begun(self) -> float:
+        """Share of the requests that have their first token by the last arrival."""
+        first_token_ps = self.arrived_ps[self.is_completed] + self.ttft_ps
+        return float(np.count_nonzero(first_token_ps <= self.arrived_ps.max()) / len(self))
+
+    @property
     def tpot_ps(self) -> Times:
         """[completed requests] ``NEVER`` for a single token."""
         return self._completed(self._tpot_ps)
@@ -171,12 +177,12 @@ class RequestTally:
 
     @property
     def makespan_ps(self) -> int:
-        """First arrival to last completion."""
+        """First arrival to last completion, or to the last arrival where that is later, as of a refused request."""
         done = self.is_completed
         if not done.any():
             return 0
         arrived_ps = self.arrived_ps
-        return int((arrived_ps[done] + self.e2e_ps).max() - arrived_ps.min())
+        return int(max((arrived_ps[done] + self.e2e_ps).max(), arrived_ps.max()) - arrived_ps.min())
 
     @property
     def input_tokens_each(self) -> NDArray[np.int64]:

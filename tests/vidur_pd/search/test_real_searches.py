@@ -230,7 +230,7 @@ def test_bad_spaces_are_refused_in_one_line(fields: dict[str, Any], expected: st
 
 def test_capacity_lies_between_a_load_that_is_met_and_one_that_is_not(tmp_path: Path) -> None:
     """Recomputed: `vidur-pd run`'s own verdict at the capacity, and at the lowest load that was missed."""
-    settings = ["--set", "workload.requests=250", "--slo", "ttft:p90:0.4", "--slo", "tpot:p90:0.02"]
+    settings = ["--set", "workload.requests=900", "--slo", "ttft:p90:0.4", "--slo", "tpot:p90:0.02"]
     done = command("capacity", str(EXAMPLE), *settings, "-o", str(tmp_path / "out"), "--json")
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
@@ -241,12 +241,30 @@ def test_capacity_lies_between_a_load_that_is_met_and_one_that_is_not(tmp_path: 
     assert not beyond.slo.is_met
     lines = found["answer"].split("\n")
     assert lines[0].startswith(f"{found['capacity']:.3g} requests/s within the SLO: TTFT p90 ")
-    assert "With 95 % confidence between " in lines[1]
+    assert lines[1].startswith("For longer workloads of this kind, with 95 % confidence between ")
+
+
+def test_arrivals_that_end_before_instances_are_full_say_that_a_longer_workload_is_served_at_less() -> None:
+    """240 and 2,400 requests of the same lengths: of the few no load is met surely, and the answer says how many it
+    takes."""
+    slo = ["--slo", "ttft:p90:1.5", "--slo", "tpot:p90:0.02"]
+    found = {}
+    for requests in (240, 2400):
+        done = command("capacity", str(EXAMPLE), "--set", f"workload.requests={requests}", *slo, "--json")
+        assert done.returncode == 0, done.stderr
+        found[requests] = json.loads(done.stdout)
+    short, long = found[240], found[2400]
+    assert "Longer workloads of this kind may be served at less: these arrivals last " in short["answer"]
+    assert short["surely_met"] is None
+    assert not any(each["is_met_surely"] for each in short["loads"])
+    assert 240 < short["requests_needed"] < 2400
+    assert f"it takes some {short['requests_needed']:,} requests" in short["answer"]
+    assert long["surely_met"] <= long["capacity"] < long["surely_missed"]
 
 
 def test_a_percentile_that_takes_more_requests_to_be_sure_of_says_how_many(tmp_path: Path) -> None:
-    """Of 100 requests one may be beyond a P99: even none does not make sure. Tables have the latencies of the SLO."""
-    settings = ["--set", "workload.requests=100", "--set", "slo={ttft: {p99: 1.0}, e2e: {mean: 9.0}}"]
+    """Of 150 requests one may be beyond a P99: even none does not make sure. Tables have the latencies of the SLO."""
+    settings = ["--set", "workload.requests=150", "--set", "slo={ttft: {p99: 0.2}, e2e: {mean: 9.0}}"]
     done = command("capacity", str(EXAMPLE), *settings, "-o", str(tmp_path / "out"))
     assert done.returncode == 0, done.stderr
     assert "it takes 434 requests, even with none beyond a limit" in " ".join(done.stdout.split())

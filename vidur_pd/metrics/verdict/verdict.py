@@ -39,7 +39,7 @@ def verdict_of(summary: Summary, tally: RequestTally, slo: SloConfig) -> Verdict
     also = next((each for each in limits.values() if each != found), None)
     return VerdictSummary(
         outcome=outcome,
-        sentence=_sentence(summary, outcome, limits, trend),
+        sentence=_sentence(summary, tally, outcome, limits, trend),
         limit="" if found is None else found.limit.value,
         where="" if found is None else found.where,
         reason="" if found is None else found.reason,
@@ -174,7 +174,9 @@ def _refusals(summary: Summary) -> Found:
     return Found(Limit.REFUSALS, "", f"{first.reason} ({first.requests} {first.status})", advice)
 
 
-def _sentence(summary: Summary, outcome: str, limits: Mapping[str, Found], trend: WaitingTrend | None) -> str:
+def _sentence(
+    summary: Summary, tally: RequestTally, outcome: str, limits: Mapping[str, Found], trend: WaitingTrend | None
+) -> str:
     """The verdict in words; ``limits`` by the latency that they limit, without a name where there is one."""
     nexts = [f"Next{f' for {latency}' if latency else ''}: {found.advice}." for latency, found in limits.items()]
     lost = summary.requests - summary.completed
@@ -185,11 +187,9 @@ def _sentence(summary: Summary, outcome: str, limits: Mapping[str, Found], trend
     if outcome == "nothing served":
         return " ".join([f"Nothing was served: {parts[0]}.", *nexts])
     if trend is not None and trend.is_overload:
-        kept_up = percent(1 / (1 + trend.growth))  # waiting grows by ρ − 1 at a load ρ
         parts.append(
-            f"overloaded: waiting grows by {trend.growth:.2f} s per second to the last arrival, so that the "
-            f"cluster keeps up "
-            f"with about {kept_up} of what arrives"
+            f"overloaded: waiting grows by {trend.growth:.2f} s per second to the last arrival, by when "
+            f"{percent(tally.share_begun)} of the requests have their first token"
         )
     parts.append(_targets(summary))
     if outcome == "meets" and (idle := _idle(summary)):

@@ -3,8 +3,9 @@
 Three limits are bisected with the same runs: of loads whose targets are met, of those that are met with confidence
 (the upper ends of the intervals of all shares beyond limits are allowed), and of those that are not missed with
 confidence (the lower ends are). The capacity is the first; the true one, of ever longer workloads of this kind, lies
-between the others. Load scales arrival times by one factor, or the number of clients; that more load never helps is
-assumed.
+between the others. What these are sure of is told by requests that met a cluster as full as a longer workload makes it
+(`steady_part`), where there are enough; the capacity, of this very workload, may lie above both. Load scales arrival
+times by one factor, or the number of clients; that more load never helps is assumed.
 """
 
 from __future__ import annotations
@@ -24,8 +25,9 @@ from vidur_pd.execution.promise.demand import demand_of
 from vidur_pd.execution.promise.promise import PromiseMaker
 from vidur_pd.metrics.result import Result
 from vidur_pd.metrics.slo import is_beyond, target_name
+from vidur_pd.metrics.steady import LEAST_STAYS, SteadyPart, steady_part
 from vidur_pd.search.capacity.bisection import Bracket, bisect_load
-from vidur_pd.search.capacity.confidence import Interval, fewest_requests, share_interval
+from vidur_pd.search.capacity.confidence import BATCHES, Interval, fewest_requests, share_interval
 from vidur_pd.search.evaluation.early import CertainMiss, EarlyJudge
 from vidur_pd.search.evaluation.evaluation import outcome_of, plan_of, workload_of
 from vidur_pd.search.evaluation.outcome import Outcome
@@ -62,7 +64,7 @@ class AtLoad:
     outcomes: tuple[Outcome, ...]
     """[seeds]"""
     shares: tuple[Share, ...]
-    """Empty where a run ended early, being certain to miss."""
+    """Empty where a run ended early, being certain to miss, or was too short."""
 
     @property
     def is_met(self) -> bool:
@@ -71,14 +73,25 @@ class AtLoad:
 
     @property
     def is_met_surely(self) -> bool:
-        return self.is_met and all(each.interval.high <= each.allowed for each in self.shares)
+        return self.is_long and self.is_met and all(each.interval.high <= each.allowed for each in self.shares)
 
     @property
     def is_missed_surely(self) -> bool:
+        if any(outcome.is_overload or outcome.stopped_early for outcome in self.outcomes):
+            return True
         if not self.shares:
-            return not self.is_met
-        overloads = any(outcome.is_overload for outcome in self.outcomes)
-        return overloads or any(each.interval.low > each.allowed for each in self.shares)
+            return self.is_long and not self.is_met
+        return any(each.interval.low > each.allowed for each in self.shares)
+
+    @property
+    def stays(self) -> float:
+        """How long arrivals last in the shortest run, in stays of requests; 0 where runs ended early."""
+        return min(0.0 if outcome.stays is None else outcome.stays for outcome in self.outcomes)
+
+    @property
+    def is_long(self) -> bool:
+        """Whether the runs say what a longer workload would."""
+        return self.stays >= LEAST_STAYS
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,8 +156,12 @@ class _Loads:
 
     def requests_needed(self, load: float | None) -> int | None:
         """Requests with which a load can be met with confidence, where this workload has fewer."""
-        allowed = [each.allowed for each in self.at(load).shares] if load is not None else []
-        seeds, own = len(self._workloads), len(self._workloads[0])
+        if load is None:
+            return None
+        at, seeds, own = self.at(load), len(self._workloads), len(self._workloads[0])
+        if not at.is_long:
+            return math.ceil(own * LEAST_STAYS / at.stays) if at.stays else 0
+        allowed = [each.allowed for each in at.shares]
         needed = fewest_requests(min(allowed), seeds) if allowed and min(allowed) > 0 else 0
         return math.ceil(needed / seeds) if needed > own * seeds else None
 
@@ -152,7 +169,9 @@ class _Loads:
         if load not in self.tried:
             runs = [self._run(*each, load) for each in zip(self._configs, self._workloads, strict=True)]
             results = [result for _, result in runs if result is not None]
-            shares = _shares(results) if len(results) == len(runs) else ()
+            parts = [steady_part(result.tally.arrived_ps, result.tally.e2e_ps) for result in results]
+            is_told = len(results) == len(runs) and all(part.is_long for part in parts)
+            shares = _shares(results, parts) if is_told else ()
             self.tried[load] = AtLoad(load, tuple(outcome for outcome, _ in runs), shares)
         return self.tried[load]
 
@@ -227,15 +246,18 @@ def at_load(workload: Workload, kind: str, load: float) -> Workload:
     return replace(workload, pacing=replace(workload.pacing, populations=populations))
 
 
-def _shares(results: Sequence[Result]) -> tuple[Share, ...]:
+def _shares(results: Sequence[Result], parts: Sequence[SteadyPart]) -> tuple[Share, ...]:
     """Of every target that bounds a share of requests."""
     slo = results[0].config.slo
+    batches = min(BATCHES, *(part.batches for part in parts))
     found = []
     for target, judged in zip(slo.targets or (None,), results[0].summary.slo.targets, strict=True):
         if judged.beyond_allowed is None:
             continue
-        runs: list[NDArray[np.bool_]] = [is_beyond(result.tally, slo, target) for result in results]
+        runs: list[NDArray[np.bool_]] = [
+            is_beyond(result.tally, slo, target, part.is_within) for result, part in zip(results, parts, strict=True)
+        ]
         name = judged.name if target is None else target_name(target)
         if all(len(run) for run in runs):
-            found.append(Share(name, judged.beyond_allowed, share_interval(runs)))
+            found.append(Share(name, judged.beyond_allowed, share_interval(runs, batches)))
     return tuple(found)

@@ -1,8 +1,8 @@
 """How sure a finite run is of its targets: an interval for the share of requests beyond a limit.
 
 Requests that meet the same queue are late together, so that n of them say less than n independent ones. The variance
-of the share is taken from batches of consecutive requests, and the number of independent requests that would have
-that variance replaces n in Wilson's interval of a binomial share.
+of the share is taken from batches of consecutive requests, each at least as long as a request stays, and the number of
+independent requests that would have that variance replaces n in Wilson's interval of a binomial share.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 BATCHES: Final = 20
-"""Of each run: enough for a variance, and each long against the time for which a queue lasts (Law, Simulation
+"""Of each run at most: enough for a variance, and each long against the time for which a queue lasts (Law, Simulation
 Modeling and Analysis, 9.5.3: 20 to 30)."""
 CONFIDENCE: Final = 0.95
 
@@ -32,12 +32,14 @@ class Interval:
     """Independent requests that would tell as much."""
 
 
-def share_interval(runs: Sequence[NDArray[np.bool_]], confidence: float = CONFIDENCE) -> Interval:
+def share_interval(
+    runs: Sequence[NDArray[np.bool_]], batches: int = BATCHES, confidence: float = CONFIDENCE
+) -> Interval:
     """The interval of the share of requests beyond a limit, [requests in order of arrival] of each run of its own
-    seed."""
+    seed, in so many batches each."""
     beyond = np.concatenate(runs)
     requests, share = len(beyond), float(beyond.mean())
-    means = np.concatenate([_batch_means(run) for run in runs])
+    means = np.concatenate([_batch_means(run, batches) for run in runs])
     degrees = len(means) - 1
     independent = float(requests)
     if degrees > 0 and 0 < share < 1:
@@ -73,6 +75,6 @@ def wilson(share: float, number: float, quantile: float) -> tuple[float, float]:
     return max(0.0, low), min(1.0, high)
 
 
-def _batch_means(run: NDArray[np.bool_]) -> NDArray[np.float64]:
+def _batch_means(run: NDArray[np.bool_], batches: int) -> NDArray[np.float64]:
     """[batches] of consecutive requests."""
-    return np.array([part.mean() for part in np.array_split(run, min(BATCHES, len(run)))])
+    return np.array([part.mean() for part in np.array_split(run, min(batches, len(run)))])

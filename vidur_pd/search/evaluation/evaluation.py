@@ -22,6 +22,7 @@ from vidur_pd.config.workload import WorkloadFile
 from vidur_pd.metrics.overload import waiting_trend
 from vidur_pd.metrics.quantities import PS_PER_S
 from vidur_pd.metrics.result import Result
+from vidur_pd.metrics.steady import steady_part
 from vidur_pd.metrics.verdict.verdict import limit_in_words
 from vidur_pd.search.capacity.bisection import bisect_load
 from vidur_pd.search.evaluation.early import CertainMiss, EarlyJudge
@@ -143,6 +144,7 @@ def outcome_of(result: Result, cost: float | None = None) -> Outcome:
         output_tokens_mean=float(result.tally.offered_output_tokens.mean()),
         output_tokens_per_s=None if load is None else load.output_tokens_per_s,
         e2e_mean_s=summary.e2e_s.mean,
+        stays=steady_part(result.tally.arrived_ps, result.tally.e2e_ps).stays,
         ttft_p50_s=summary.ttft_s.p50,
         ttft_p90_s=summary.ttft_s.p90,
         tpot_p50_s=summary.tpot_s.p50,

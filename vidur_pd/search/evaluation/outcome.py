@@ -24,6 +24,8 @@ class Outcome:
     output_tokens_per_s: float | None = None
     """Under load, after the warm-up."""
     e2e_mean_s: float | None = None
+    stays: float | None = None
+    """How long arrivals last, in stays of requests (`SteadyPart.stays`)."""
     ttft_p50_s: float | None = None
     ttft_p90_s: float | None = None
     tpot_p50_s: float | None = None

@@ -10,6 +10,7 @@ from typing import Final
 
 from vidur_pd.config import PoolConfig, SimulationConfig
 from vidur_pd.metrics.quantities import share_text
+from vidur_pd.metrics.steady import LEAST_STAYS
 from vidur_pd.metrics.summary import TargetSummary
 from vidur_pd.search.evaluation.outcome import Outcome
 from vidur_pd.search.output.launch import partition_text
@@ -39,12 +40,22 @@ def _sentences(result: SearchResult) -> Iterator[str]:
         if besides := result.space.besides(best.candidate.point):
             yield f"With {besides}."
         yield f"Limited by {outcome.limited_by}." if outcome.limited_by else "Nothing limits it."
+        if outcome.stays is not None and outcome.stays < LEAST_STAYS:
+            yield f"{short_text(outcome.stays)}; `vidur-pd capacity` of its config.yaml says how many requests tell."
         if (other := next_best(result)) is not None:
             second = deployment(result.space.config(other.candidate.point))
             besides = result.space.besides(other.candidate.point)
             chosen = f" with {besides}" if besides else ""
             yield f"Next best: {second}{chosen}; {_headline(objective, other.last())}."
     yield effort(result)
+
+
+def short_text(stays: float) -> str:
+    """What is said of arrivals that last too few stays for instances to be full."""
+    return (
+        f"Longer workloads of this kind may be served at less: these arrivals last {stays:.2g} times as long as a "
+        f"request that is met, and instances are full from {LEAST_STAYS:g} times on"
+    )
 
 
 def next_best(result: SearchResult) -> Evaluated | None:
