@@ -7,13 +7,15 @@ import json
 import logging
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from typing import NoReturn
 
 import typer
 
 from boundary.blas_threads import one_blas_thread_from_now_on
 from boundary.cycles import few_searches_for_cycles
+from boundary.errors import InputError
 from boundary.interruption import Interrupted, interruptible
 from boundary.quoting import one_line
 
@@ -32,6 +34,7 @@ def run_command_line(app: typer.Typer, program: str) -> NoReturn:
         stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]  # whatever the locale can write
     try:
         with interruptible(program), few_searches_for_cycles():
+            check_no_empty(sys.argv[1:])
             result = app(args=sys.argv[1:] or ["--help"], prog_name=program, standalone_mode=False)
             sys.stdout.flush()
     except Interrupted as interruption:
@@ -44,6 +47,14 @@ def run_command_line(app: typer.Typer, program: str) -> NoReturn:
         _fail(program, message, code)
     gc.freeze()  # the interpreter's last search for cycles would go through all that the command has made
     sys.exit(result if isinstance(result, int) else 0)
+
+
+def check_no_empty(arguments: Sequence[str]) -> None:
+    """Raises: InputError, for an argument of no characters, as a variable that is not set leaves it: as a path it would
+    be the present folder."""
+    for before, argument in pairwise(["", *arguments]):
+        if not argument:
+            raise InputError(f"{before or 'arguments'}: found '', expected a value")
 
 
 def print_summary(summary: Mapping[str, object], as_json: bool) -> None:

@@ -35,10 +35,16 @@ def quoted(value: object) -> str:
 def one_line(message: str) -> str:
     """A message on one line of at most `MOST_MESSAGE_CHARACTERS`, without characters that move a terminal's cursor.
 
-    What is too long loses its middle: the beginning names the place, the end says what was expected.
+    What is too long loses its middle, between words where there are some: the beginning names the place, the end says
+    what was expected.
     """
     ends = MOST_MESSAGE_CHARACTERS // 2
     if len(message) > 20 * MOST_MESSAGE_CHARACTERS:  # not worth splitting all of it
         message = message[: 10 * MOST_MESSAGE_CHARACTERS] + " … " + message[-10 * MOST_MESSAGE_CHARACTERS :]
     line = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in " ".join(message.split()))
-    return line if len(line) <= MOST_MESSAGE_CHARACTERS else f"{line[: ends - 2]} … {line[-(ends - 1) :]}"
+    if len(line) <= MOST_MESSAGE_CHARACTERS:
+        return line
+    head, tail = line[: ends - 2], line[-(ends - 1) :]
+    begin, cut = head.rpartition(" ")[0], tail.partition(" ")[2]
+    is_of_words = min(len(begin), len(cut)) > ends - 2 - _MOST_VALUE_CHARACTERS
+    return f"{begin} … {cut}" if is_of_words else f"{head} … {tail}"

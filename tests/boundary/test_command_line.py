@@ -64,6 +64,14 @@ def test_what_goes_wrong_is_one_line_and_an_exit_code(how: str, code: int, messa
     assert (result.returncode, result.stdout, result.stderr) == (code, "", message)
 
 
+@pytest.mark.parametrize("arguments", [[""], ["input", ""]])
+def test_arguments_of_no_characters_are_refused(arguments: list[str]) -> None:
+    """As ``-o "$OUT"`` leaves one where OUT is not set: as a path it would be the present folder."""
+    result = run(*arguments)
+    before = arguments[0] or "arguments"
+    assert (result.returncode, result.stdout, result.stderr) == (2, "", f"prog: {before}: found '', expected a value\n")
+
+
 def test_a_long_message_is_cut_in_the_middle() -> None:
     result = run("long")
     assert result.stderr.startswith("prog: c.yaml: found xxx")

@@ -34,6 +34,14 @@ def test_a_long_message_keeps_its_place_and_its_end() -> None:
     assert len(line) == MOST_MESSAGE_CHARACTERS
 
 
+def test_a_long_message_of_words_is_cut_between_them() -> None:
+    line = one_line("c.yaml: found [] expected one of " + ", ".join(f"Name{n}ForCausalLM" for n in range(40)))
+    begin, end = line.split(" … ")
+    assert begin.endswith("ForCausalLM,")
+    assert end.startswith("Name")
+    assert MOST_MESSAGE_CHARACTERS - 60 < len(line) <= MOST_MESSAGE_CHARACTERS
+
+
 def test_a_short_message_stays_as_it_is() -> None:
     assert one_line("c.yaml: found 'µs' –  expected\n a rate") == "c.yaml: found 'µs' – expected a rate"
 

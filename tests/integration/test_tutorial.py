@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import shutil
 from pathlib import Path
 from subprocess import CompletedProcess
 
@@ -11,7 +10,7 @@ import pytest
 
 from tests.forked_commands import run_forked
 from tests.integration.small_runs import config, pool, simulate
-from tests.integration.tutorial import REPOSITORY, SAMPLE, WIDTH, rewritten
+from tests.integration.tutorial import REPOSITORY, WIDTH, rewritten
 
 TUTORIAL = REPOSITORY / "docs" / "tutorial.md"
 
@@ -30,7 +29,6 @@ def warm_up() -> None:
 def test_the_tutorial_prints_what_it_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", str(WIDTH))
-    shutil.copy(SAMPLE, tmp_path)
     warm_up()
     text = TUTORIAL.read_text(encoding="utf-8")
     assert text.count("\n## ") == 10

@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import re
 import shlex
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -16,7 +15,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-SAMPLE = REPOSITORY / "vidur_pd" / "workload" / "data" / "sample_conversations.csv"
 MOST_LINES = 15
 """Of what a command prints; the rest is left out."""
 WIDTH = 110
@@ -61,7 +59,6 @@ def main() -> None:
     for path in map(Path, sys.argv[1:]):
         text = path.read_text(encoding="utf-8")
         with tempfile.TemporaryDirectory() as folder:
-            shutil.copy(SAMPLE, folder)
             back = Path.cwd()
             os.chdir(folder)
             text = rewritten(text, run_anew)

@@ -116,6 +116,7 @@ def test_set_edits_the_tree_before_validation(config_path: Path) -> None:
         ("cluster.pools.1.name=a", r"cluster: found two pools named 'a'"),
         ("cluster.pools.c.tp=1", r"--set cluster\.pools\.c\.tp=1: found no item 'c', expected one of a, b"),
         ("engine", r"--set engine: expected path=value"),
+        ("workload.requests=1e20", r"workload\.requests: found 1e\+20, expected a whole number below 2\^63"),
         ("model.x=1", r"--set model\.x=1"),
     ],
 )
@@ -129,6 +130,17 @@ def test_numbers_may_have_exponents(config_path: Path) -> None:
     config = load_config(config_path, ["workload.requests=1e3", "slo.ttft_s=2.5E-1"])
     assert config.workload.model_dump()["requests"] == 1000
     assert config.slo.ttft_s == 0.25
+
+
+def test_a_mapping_for_a_pool_sets_its_fields_and_leaves_the_others(config_path: Path) -> None:
+    before = load_config(config_path).cluster.pools[0]
+    pool = load_config(config_path, ["cluster.pools.a={tp: 4}"]).cluster.pools[0]
+    assert pool == before.model_copy(update={"tp": 4})
+
+
+def test_percentiles_have_a_point_of_their_own(config_path: Path) -> None:
+    config = load_config(config_path, ["slo={}", "slo.ttft.p99.9=1.5", "slo.tpot.p90=0.1"])
+    assert [(each.latency, each.statistic) for each in config.slo.targets] == [("ttft", "p99.9"), ("tpot", "p90")]
 
 
 def test_paths_of_gpus_and_recordings_start_at_the_configuration(config_path: Path) -> None:

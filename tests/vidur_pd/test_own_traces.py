@@ -108,6 +108,58 @@ def test_the_second_prompt_hits_the_shared_prefix(tmp_path: Path) -> None:
     assert not result.summary.caches_in_vain
 
 
+TALK = "arrived_at_s,prefill_tokens,decode_tokens,session\n0,160,40,a\n1,160,16,b\n2,330,10,a\n3,170,9,b\n4,100,9,a\n"
+
+
+def test_prompts_of_a_session_begin_with_what_was_said_in_it(tmp_path: Path) -> None:
+    """Blocks of 16. The second turn of a is longer than the 200 tokens before: 12 whole blocks are shared. That of b is
+    longer than the prompt alone (160, 10 blocks), as answers without their reasoning leave it. The last prompt of a is
+    shorter than the one before: its history was cut."""
+    found = loaded(tmp_path, TALK, session_history=True)
+    hashes = found.block_hashes
+    assert hashes is not None
+    assert hashes.hashed_tokens is not None
+    assert hashes.hashed_tokens.tolist() == (found.prefill_tokens + found.decode_tokens).tolist()
+    ids = [hashes.of(row).tolist() for row in range(5)]
+    assert [len(row) for row in ids] == [13, 11, 22, 12, 7]
+    assert ids[2][:12] == ids[0][:12]
+    assert ids[3][:10] == ids[1][:10]
+    assert len({block for row in ids for block in row}) == sum(map(len, ids)) - 12 - 10
+    common = loaded(tmp_path, TALK, session_history=True, shared_prefix_tokens=64).block_hashes
+    assert common is not None
+    assert all(common.of(row)[:4].tolist() == [0, 1, 2, 3] for row in range(5))
+    assert common.of(2)[:16].tolist() == common.of(0)[:16].tolist()
+
+
+def test_turns_hit_what_was_said_before(tmp_path: Path) -> None:
+    found = loaded(tmp_path, TALK, session_history=True)
+    result = api.simulate(config([pool("m", "mixed")], engine={"prefix_caching": True}), found)
+    assert [record.cached_tokens for record in result.requests] == [0, 0, 192, 160, 0]
+    assert not result.summary.caches_in_vain
+
+
+def test_history_needs_sessions_and_nothing_that_says_otherwise(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="session_history: found no sessions in the trace, expected session and turn"):
+        loaded(tmp_path, columns=COLUMNS, time_unit="ms", session_history=True)
+    text = "arrived_at_s,prefill_tokens,decode_tokens,session,hash_ids\n0,512,3,a,7\n"
+    with pytest.raises(InputError, match="session_history: found prompts that name prefixes, expected none"):
+        loaded(tmp_path, text, session_history=True)
+
+
+def test_ids_of_blocks_may_have_a_column_of_another_name(tmp_path: Path) -> None:
+    text = "arrived_at_s,prefill_tokens,decode_tokens,blocks\n0,1024,3,7;8\n1,1024,3,7;9\n"
+    hashes = loaded(tmp_path, text, columns={"hash_ids": "blocks"}).block_hashes
+    assert hashes is not None
+    assert hashes.ids.tolist() == [7, 8, 7, 9]
+
+
+def test_the_sample_is_written_where_it_is_asked_for(tmp_path: Path) -> None:
+    done = run_forked("vidur_pd", "workload", "sample", "-o", tmp_path / "s.csv")
+    assert (done.returncode, done.stdout) == (0, f"written {tmp_path / 's.csv'}\n")
+    again = run_forked("vidur_pd", "workload", "inspect", tmp_path / "s.csv")
+    assert "prefix reuse" in again.stdout
+
+
 def test_prompts_with_prefixes_of_their_own_get_no_other(tmp_path: Path) -> None:
     text = "arrived_at_s,prefill_tokens,decode_tokens,hash_ids\n0,512,3,7\n"
     with pytest.raises(InputError, match="shared_prefix_tokens: found 64 with prompts that name prefixes, expected 0"):

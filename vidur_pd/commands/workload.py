@@ -33,6 +33,7 @@ To = Annotated[
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
+SAMPLE = Path(__file__).parents[1] / "workload" / "data" / "sample_conversations.csv"
 DEFAULT_WORKLOAD: dict[str, Any] = {
     "kind": "synthetic",
     "requests": 1000,
@@ -54,6 +55,20 @@ def inspect(
     named = named_columns(columns or [])
     trace = read_own(path, named, known_unit(time_unit, named), trace_format)
     _show(trace.workload, as_json, {"format": trace.format})
+
+
+@app.command()
+def sample(
+    output: Annotated[Path, typer.Option("--output", "-o", help="CSV file to write.")] = Path(
+        "sample_conversations.csv"
+    ),
+) -> None:
+    """Writes the trace that comes along: conversations whose rows say which prompts share their beginning."""
+    from boundary.output_files import write_atomically
+
+    check_output(output)
+    write_atomically(output, SAMPLE.read_bytes())
+    typer.echo(f"written {output}")
 
 
 @app.command()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, get_args, get_origin
@@ -127,13 +128,19 @@ FIELD_OF_WORD: Final = {"connector": "kind"}
 """Sections that a word may stand for, by the field that it is."""
 
 
+_KEYS: Final = re.compile(r"(?<!\.p\d\d)\.")
+"""Between the keys of a path: percentiles have a point of their own (``slo.ttft.p99.9``)."""
+
+
 def set_field(tree: Tree, path: str, value: Any, where: str) -> None:
     """Sets the field at a dotted path in place; ``where`` begins the message of what cannot be set.
+
+    A mapping for a named item of a list, as a pool, sets its fields; others of the item stay.
 
     Raises: InputError.
     """
     node: Any = tree
-    keys = path.split(".")
+    keys = _KEYS.split(path)
     for key in keys[:-1]:
         if isinstance(node, dict) and node.get(key) is None:
             node[key] = {}
@@ -141,7 +148,9 @@ def set_field(tree: Tree, path: str, value: Any, where: str) -> None:
             node[key] = {FIELD_OF_WORD[key]: node[key]}
         node = _child(node, key, where)
     if isinstance(node, list):
-        node[_position(node, keys[-1], where)] = value
+        place = _position(node, keys[-1], where)
+        is_part = isinstance(value, dict) and isinstance(node[place], dict)
+        node[place] = {**node[place], **value} if is_part else value
     elif isinstance(node, dict):
         node[keys[-1]] = value
     else:
@@ -225,7 +234,7 @@ _EXPECTED = {
     "finite_number": "a finite number",
     "int_type": "a whole number",
     "int_parsing": "a whole number",
-    "int_parsing_size": "a whole number of less than 4300 digits",
+    "int_parsing_size": "a whole number below 2^63",
     "int_from_float": "a whole number",
     "float_type": "a number",
     "float_parsing": "a number",

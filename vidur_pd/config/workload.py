@@ -20,7 +20,7 @@ TraceFormat = Literal["csv", "vidur", "vidur_lengths", "azure", "burstgpt", "moo
 
 
 TraceColumn = Literal[
-    "arrived_at_s", "prefill_tokens", "decode_tokens", "request_id", "session", "turn", "class", "priority"
+    "arrived_at_s", "prefill_tokens", "decode_tokens", "request_id", "session", "turn", "class", "priority", "hash_ids"
 ]
 TimeUnit = Literal["s", "ms", "us", "date_time"]
 
@@ -80,6 +80,9 @@ class TraceWorkload(_AtRate):
     shared_prefix_tokens: Annotated[Number, Field(le=10_000_000)] = 0
     """Put before every prompt, as a system prompt that all share; a trace whose prompts name their own prefixes is
     refused."""
+    session_history: bool = False
+    """Prompts of a session begin with what was said in it: the prompt of the turn before, and its answer where they are
+    as long as both. For traces with ``session`` whose prompts do not name what they share (``hash_ids``)."""
     trim: Literal["prefill", "proportional"] = "prefill"
     """What ``max_tokens`` shortens: the prompt, or both prompt and output."""
     sessions: TurnTiming | None = None

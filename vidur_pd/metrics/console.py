@@ -208,8 +208,8 @@ def _warnings(summary: Summary) -> Iterator[str]:
     workload = summary.workload
     if summary.caches_in_vain:
         yield (
-            "prefix caching cannot hit: the trace does not say what prompts share (hash_ids of its rows, or "
-            "workload.shared_prefix_tokens)"
+            "prefix caching cannot hit: the trace does not say what prompts share (hash_ids of its rows, "
+            "workload.session_history where they have sessions, or workload.shared_prefix_tokens)"
         )
     if workload.skipped_rows:
         yield f"{workload.skipped_rows} rows of the workload without output were skipped"
@@ -221,7 +221,8 @@ def _warnings(summary: Summary) -> Iterator[str]:
             f"connector, {summary.connector_left_out}, takes longer"
         )
     if summary.estimates is not None and summary.estimates > 0.01:
-        yield f"{100 * summary.estimates:.1f} % of the time rests on estimates (transferred times, or formulas)"
+        share = f"{100 * summary.estimates:.1f} %"
+        yield f"{share} of the time of iterations rests on estimates (transferred times, or formulas)"
 
 
 def not_served(summary: Summary) -> Iterator[str]:

@@ -108,10 +108,9 @@ def screen(space: Space) -> Screening:
             config = space.config(point)
             gpus = gpus_of(config)
             if gpus < space.file.gpus_min or (most is not None and gpus > most):
-                limits = f"{space.file.gpus_min} to {most}" if most is not None else f"at least {space.file.gpus_min}"
-                left_out.add(
-                    GPUS, f"found another number of GPUs of all instances, expected {limits}", space.label(point)
-                )
+                least = space.file.gpus_min
+                limits = f"at least {least}" if most is None else f"{least} to {most}" if least < most else f"{least}"
+                left_out.add(GPUS, f"found more or fewer GPUs of all instances, expected {limits}", space.label(point))
                 continue
             workload = workload_of(config)
             plan = plan_of(config, workload, pools)

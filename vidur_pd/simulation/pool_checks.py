@@ -158,14 +158,10 @@ def warn_of_blocks(pool: PoolConfig, partition: Partition, model: Model) -> None
     fp8 that an engine makes of a bf16 checkpoint while it loads has a scale per tensor and no blocks
     (``--quantization fp8``: vLLM 0.24, quantization/fp8.py and quantization/online/fp8.py).
     """
-    if partition.moe_layout is not MoeLayout.TENSOR:
-        return
-    for columns in sorted({kind.ffn.intermediate for kind in model.kinds if isinstance(kind.ffn, MoeFfn)}):
+    for columns in cut_blocks(partition, model):
         whole = [
             tp for tp in range(1, partition.tp + 1) if partition.tp % tp == 0 and columns % (tp * SCALE_BLOCK) == 0
         ]
-        if partition.tp in whole or columns % partition.tp:
-            continue
         _log.warning(
             "cluster.pools.%s.tp: found %d, which leaves a GPU %d columns of an expert: vLLM and SGLang refuse an fp8 "
             "checkpoint whose blocks of %d are cut; expected at most %d, or ep %d",
@@ -176,6 +172,14 @@ def warn_of_blocks(pool: PoolConfig, partition: Partition, model: Model) -> None
             max(whole, default=1),
             partition.tp,
         )
+
+
+def cut_blocks(partition: Partition, model: Model) -> list[int]:
+    """Columns of experts that tensor parallelism divides evenly, but not into whole blocks of fp8 scales."""
+    if partition.moe_layout is not MoeLayout.TENSOR:
+        return []
+    widths = sorted({kind.ffn.intermediate for kind in model.kinds if isinstance(kind.ffn, MoeFfn)})
+    return [width for width in widths if width % partition.tp == 0 and width % (partition.tp * SCALE_BLOCK)]
 
 
 def _check_changing_experts(pool: PoolConfig, engine: EngineConfig, partition: Partition, model: Model) -> None:

@@ -17,7 +17,7 @@ from vidur_pd.workload.classes import classified, draw_classes, draw_lengths
 from vidur_pd.workload.prefixes import sample_conversations, with_shared_prefix
 from vidur_pd.workload.reading import TraceSelection, read_trace
 from vidur_pd.workload.servegen import client_files, draw_servegen
-from vidur_pd.workload.sessions import draw_sessions, follow_trace
+from vidur_pd.workload.sessions import draw_sessions, follow_trace, with_history
 from vidur_pd.workload.transform import at_rate, jittered, length_scaled, merged, time_scaled, trimmed
 from vidur_pd.workload.workload import PS_PER_S, Workload
 
@@ -129,6 +129,8 @@ def _replay(config: TraceWorkload, base_dir: Path, rng: Streams) -> Workload:
         workload = length_scaled(workload, config.prefill_scale, config.decode_scale)
     if config.shared_prefix_tokens:
         workload = with_shared_prefix(workload, config.shared_prefix_tokens)
+    if config.session_history:
+        workload = with_history(workload, config.shared_prefix_tokens)
     if config.max_tokens is not None:
         workload = trimmed(workload, config.max_tokens, config.trim)
     if config.sessions is not None:

@@ -29,7 +29,7 @@ from vidur_pd.workload.arrivals import population_of, sample_arrivals, sample_th
 from vidur_pd.workload.classes import LengthsByClass, classified, draw_classes, draw_lengths
 from vidur_pd.workload.lengths import tokens_at
 from vidur_pd.workload.pacing import NOBODY, Pacing, Sessions
-from vidur_pd.workload.prefixes import Openings, check_blocks, csr
+from vidur_pd.workload.prefixes import PREFIX_BLOCK_TOKENS, Openings, check_blocks, csr
 from vidur_pd.workload.transform import retimed
 from vidur_pd.workload.workload import MAX_TOKENS, BlockHashes, Workload
 
@@ -100,6 +100,39 @@ def follow_trace(workload: Workload, arrivals: Arrivals | None, timing: TurnTimi
         return named
     think_ps = sample_think_times(timing.think_time, len(workload), rng("think_times"))
     return replace(named, pacing=_pacing(arrivals, sessions, think_ps, rng))
+
+
+def with_history(workload: Workload, common_tokens: int) -> Workload:
+    """A trace whose prompts begin with what was said before in their session.
+
+    That is the prompt of the turn before, and its answer where they are as long as both. A prompt that is shorter than
+    the one before shares nothing with it: its history was cut.
+
+    Args:
+        workload: with sessions, and nothing known of what prompts share but their first ``common_tokens``.
+
+    Raises: InputError, where no session is known, or prompts name prefixes of their own.
+    """
+    sessions = workload.sessions
+    if sessions is None:
+        raise InputError(f"{workload.name}: session_history: found no sessions in the trace, expected session and turn")
+    if workload.block_hashes is not None and not common_tokens:
+        raise InputError(f"{workload.name}: session_history: found prompts that name prefixes, expected none")
+    common = list(range(common_tokens // PREFIX_BLOCK_TOKENS))
+    fresh = count(len(common))
+    said = workload.prefill_tokens + workload.decode_tokens
+    ids: list[list[int]] = []
+    blocks = 0
+    for row, before in enumerate(sessions.previous.tolist()):
+        known, prompt = common, int(workload.prefill_tokens[row])
+        if before != NOBODY:
+            told = [int(each[before]) for each in (said, workload.prefill_tokens) if each[before] <= prompt]
+            known = ids[before][: told[0] // PREFIX_BLOCK_TOKENS] if told else common
+        named = -(-int(said[row]) // PREFIX_BLOCK_TOKENS)
+        check_blocks(blocks := blocks + named, PREFIX_BLOCK_TOKENS)
+        ids.append([*known, *(next(fresh) for _ in range(named - len(known)))])
+    hashes = BlockHashes(*csr(ids), PREFIX_BLOCK_TOKENS, said)
+    return replace(workload, block_hashes=hashes, source=f"{workload.source}, prompts with their history")
 
 
 def _pacing(arrivals: Arrivals | None, sessions: Sessions, think_ps: Rows, rng: Streams) -> Pacing:

@@ -213,8 +213,8 @@ time.sleep(600)
         ),
         (
             {"gpus_max": 1, "gpus_min": 1, "choices": {"cluster.pools.server.tp": [2]}},
-            "found no point that can be run (1 point left out by GPUs: found another number of GPUs of all instances, "
-            "expected 1 to 1), expected at least one",
+            "found no point that can be run (1 point left out by GPUs: found more or fewer GPUs of all instances, "
+            "expected 1), expected at least one",
         ),
         ({"base": "nowhere.yaml"}, "nowhere.yaml"),
         ({"sampler": "gues"}, "sampler: found 'gues', expected one of bound, tpe, random, nsga2"),

@@ -197,7 +197,7 @@ def effort(result: SearchResult) -> str:
         f"{number:,} {text}"
         for number, text in (
             (found.invalid, "are invalid or do not fit into memory"),
-            (found.other_gpus, "have another number of GPUs"),
+            (found.other_gpus, "have more or fewer GPUs than asked for"),
             (found.beyond_load, "could not carry the load even with full batches"),
             (found.not_run, "cannot be better, by their promise" if result.is_exhausted else "were not tried"),
         )

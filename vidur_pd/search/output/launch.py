@@ -15,6 +15,8 @@ from pathlib import Path
 from aicb import load_model
 from boundary.yaml_text import dump_yaml
 from vidur_pd.config import EngineConfig, PoolConfig, SimulationConfig
+from vidur_pd.execution.instances.placement import partition_of
+from vidur_pd.simulation.pool_checks import cut_blocks
 
 VLLM_ROLES = {"prefill": "kv_producer", "decode": "kv_consumer", "mixed": "kv_both"}
 
@@ -25,9 +27,21 @@ def launch_text(config: SimulationConfig) -> str:
     if model_name(config).endswith(".json"):
         parts.append("# Engines take a folder instead of this file: with the weights, and with it as config.json.")
     if any(_quantisation(config, pool) for pool in config.cluster.pools):
+        model = load_model(config.model)
+        cut = [pool.name for pool in config.cluster.pools if cut_blocks(partition_of(pool), model)]
         parts.append(
             "# --quantization fp8 scales this bf16 checkpoint by tensors while it is loaded. Simulated are weights\n"
-            "# scaled in blocks of 128 x 128, as published fp8 checkpoints are: if there is one, serve it instead."
+            "# scaled in blocks of 128 x 128, as published fp8 checkpoints are: "
+            + (
+                f"but one would not load in {', '.join(cut)},\n# whose tp cuts blocks (ep, or less tp, would not)."
+                if cut
+                else "if there is one, serve it instead."
+            )
+        )
+    if config.engine.framework == "vllm" and any(config.hands_over(pool) for pool in config.cluster.pools):
+        parts.append(
+            "# Besides, NIXL needs VLLM_NIXL_SIDE_CHANNEL_HOST, a VLLM_NIXL_SIDE_CHANNEL_PORT of each instance's own\n"
+            "# and a router that sends requests to prefill first; the graph below brings these."
         )
     for pool in config.cluster.pools:
         number = f"{pool.instances} instance{'s' if pool.instances > 1 else ''} of {pool.gpus_per_instance}"
