@@ -277,6 +277,19 @@ def test_experts_that_are_cut_through_fp8_blocks_are_simulated_with_a_warning(ca
     ]
 
 
+def test_fewer_tokens_than_requests_are_simulated_with_a_warning(caplog: pytest.LogCaptureFixture) -> None:
+    """vLLM refuses them; a default of max_seqs follows the tokens."""
+    caplog.set_level(logging.WARNING, "vidur_pd.simulation.pool_checks")
+    for engine in ({"max_batched_tokens": 8, "max_seqs": 8}, {"max_batched_tokens": 8}):
+        plan_simulation(config([pool("m", "mixed")], engine={"framework": "vllm", **engine}))
+    assert _said_by(caplog, "pool_checks") == []
+    few = {"framework": "vllm", "max_batched_tokens": 8, "max_seqs": 16}
+    plan_simulation(config([pool("m", "mixed")], engine=few))
+    assert _said_by(caplog, "pool_checks") == [
+        "engine.max_batched_tokens: found 8, below the 16 of engine.max_seqs: simulated, but vLLM does not start so"
+    ]
+
+
 def _said_by(caplog: pytest.LogCaptureFixture, module: str) -> list[str]:
     return [record.getMessage() for record in caplog.records if record.name.endswith(f".{module}")]
 

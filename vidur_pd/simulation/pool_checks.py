@@ -92,7 +92,7 @@ def that_fit(refused: Partition, memory_of: Callable[[Partition], InstanceMemory
 
 def check_policy(pool: PoolConfig, engine: EngineConfig, policy: type[Policy] | None, max_model_len: int) -> None:
     """Raises: InputError, where a named policy has no rules for an option, or a prompt that is not cut could wait for
-    ever, as vLLM does (vllm/config/scheduler.py, verify_max_model_len)."""
+    ever, as vLLM does (vllm/config/scheduler.py, verify_max_model_len). Warns of what else that refuses."""
     has_whole_prompts = policy is not None and policy.refuses_long_prompts
     if engine.policy in NAMED_POLICIES:
         for name, only in (("scheduling_policy", "fcfs"), ("chunked_prefill", True)):
@@ -105,6 +105,13 @@ def check_policy(pool: PoolConfig, engine: EngineConfig, policy: type[Policy] | 
         raise InputError(
             f"{engine_field(pool, 'max_batched_tokens')}: found {engine.max_batched_tokens}, expected at least the "
             f"{max_model_len} of engine.max_model_len without engine.chunked_prefill"
+        )
+    if engine.framework == "vllm" and engine.max_batched_tokens < engine.max_seqs:
+        _log.warning(
+            "%s: found %d, below the %d of engine.max_seqs: simulated, but vLLM does not start so",
+            engine_field(pool, "max_batched_tokens"),
+            engine.max_batched_tokens,
+            engine.max_seqs,
         )
 
 

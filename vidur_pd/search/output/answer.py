@@ -106,7 +106,10 @@ def _headline(objective: Objective, outcome: Outcome) -> str:
             return f"{outcome.cost_per_hour:.4g} per hour at {outcome.rate_per_s:.3g} requests/s"
         case Objective.MIN_COST_PER_TOKEN:
             cost = objective.value_of(outcome)
-            return f"{cost:.4g} per million output tokens at up to {outcome.rate_per_s:.3g} requests/s"
+            return (
+                f"{cost:.4g} per million output tokens, with what their prompts cost, at a steady "
+                f"{outcome.rate_per_s:.3g} requests/s"
+            )
         case _:
             tokens = outcome.output_tokens_per_s
             return f"{outcome.rate_per_s:.3g} requests/s" + (
