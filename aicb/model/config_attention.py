@@ -11,14 +11,16 @@ from aicb.model.architecture import (
     QkNorm,
 )
 from aicb.model.config_fields import Fields
+from aicb.model.config_rope import partial_rotary_factor
 from aicb.model.key_span import KeySpan
 from boundary.errors import InputError
 from boundary.quoting import quoted
 
 _LATENT = ("DeepseekV2ForCausalLM", "DeepseekV3ForCausalLM", "DeepseekV32ForCausalLM")
-LLAMA_4 = ("Llama4ForCausalLM", "Llama4ForConditionalGeneration")
-"""Text part of the second, whose vision tower is not modelled."""
-_WINDOWED_IF_ASKED = ("Qwen2ForCausalLM", "Qwen3ForCausalLM", "Qwen3MoeForCausalLM", "Qwen3NextForCausalLM")
+_SPARSE_TYPES = ("indexed_attention", "deepseek_sparse_attention")
+"""Layers of DeepSeek-V3.2 as Transformers 5 writes them and vLLM knows them; published files do not list them."""
+LLAMA_4 = "Llama4ForCausalLM"
+_WINDOWED_IF_ASKED = ("Qwen2ForCausalLM", "Qwen3ForCausalLM", "Qwen3MoeForCausalLM")
 _NOPE_INTERVAL = 4
 """Every fourth layer of Llama 4 has no positions (``no_rope_layer_interval`` in Transformers 4.51)."""
 
@@ -27,8 +29,9 @@ def attentions(fields: Fields, architecture: str, layers: int) -> list[Attention
     """[layers]"""
     types = layer_types(fields, layers)
     if architecture in _LATENT:
-        _require(fields, types, {"full_attention"})
-        return [_latent_attention(fields, is_sparse=architecture == "DeepseekV32ForCausalLM")] * layers
+        is_sparse = architecture == "DeepseekV32ForCausalLM"
+        _require(fields, types, {"full_attention", *(_SPARSE_TYPES if is_sparse else ())})
+        return [_latent_attention(fields, is_sparse=is_sparse)] * layers
     if architecture == "Qwen3NextForCausalLM":
         _require(fields, types, {"full_attention", "linear_attention"})
         interval = fields.integer("full_attention_interval", default=4)
@@ -70,7 +73,7 @@ def _require(fields: Fields, types: list[str] | None, known: set[str]) -> None:
 
 def _have_positions(fields: Fields, architecture: str, layers: int) -> list[bool]:
     """[layers] whether queries and keys are turned by RoPE."""
-    if architecture not in LLAMA_4:
+    if architecture != LLAMA_4:
         return [True] * layers
     listed = fields.indices("no_rope_layers")  # 1 where a layer has RoPE, against its name
     if listed and len(listed) != layers:
@@ -100,14 +103,15 @@ def _default_types(fields: Fields, architecture: str, has_positions: list[bool])
     """[layers] where ``layer_types`` is missing, as the architecture's configuration in Transformers fills it."""
     layers = len(has_positions)
     full, sliding = "full_attention", "sliding_attention"
-    if architecture in LLAMA_4 and fields.has("attention_chunk_size"):
+    if architecture == LLAMA_4 and fields.has("attention_chunk_size"):
         return ["chunked_attention" if here else full for here in has_positions]
     if architecture == "GptOssForCausalLM":
         return [full if index % 2 else sliding for index in range(layers)]
     if architecture in _WINDOWED_IF_ASKED:
-        first = fields.integer("max_window_layers", default=28, at_least=0)
-        is_asked = fields.flag("use_sliding_window", default=False) and fields.has("sliding_window")
-        fields.value("sliding_window")
+        has_first = architecture != "Qwen3MoeForCausalLM"  # whose window is that of every layer
+        first = fields.integer("max_window_layers", default=layers, at_least=0) if has_first else 0
+        has_window = fields.has("sliding_window")
+        is_asked = fields.flag("use_sliding_window", default=False) and has_window
         return [sliding if is_asked and index >= first else full for index in range(layers)]
     if architecture in ("MistralForCausalLM", "MixtralForCausalLM") and fields.has("sliding_window"):
         return [sliding] * layers
@@ -137,7 +141,7 @@ def _grouped(fields: Fields, architecture: str, span: KeySpan | None, *, has_pos
 
 
 def _head_dim(fields: Fields, heads: int) -> int:
-    """``head_dim`` where it is given; hidden/heads is only the default, and wrong for Qwen3."""
+    """``head_dim`` of the file or its class; hidden/heads where neither has it."""
     if fields.has("head_dim"):
         return fields.integer("head_dim")
     hidden = fields.integer("hidden_size")
@@ -149,8 +153,7 @@ def _head_dim(fields: Fields, heads: int) -> int:
 def _rotary_dim(fields: Fields, architecture: str, head_dim: int) -> int:
     if architecture == "MiniMaxM2ForCausalLM" and fields.has("rotary_dim"):
         return fields.integer("rotary_dim", at_most=head_dim)
-    defaults = {"Qwen3NextForCausalLM": 0.25, "Glm4MoeForCausalLM": 0.5}
-    return round(head_dim * fields.fraction("partial_rotary_factor", default=defaults.get(architecture, 1.0)))
+    return round(head_dim * partial_rotary_factor(fields))
 
 
 def _qk_norm(fields: Fields, architecture: str, *, has_positions: bool) -> QkNorm:
@@ -161,7 +164,7 @@ def _qk_norm(fields: Fields, architecture: str, *, has_positions: bool) -> QkNor
         return "whole"
     if architecture == "Glm4MoeForCausalLM" and fields.flag("use_qk_norm", default=False):
         return "per_head"
-    if architecture in LLAMA_4 and fields.flag("use_qk_norm", default=True) and has_positions:
+    if architecture == LLAMA_4 and fields.flag("use_qk_norm", default=True) and has_positions:
         return "weightless"
     return "none"
 
@@ -170,7 +173,7 @@ def _have_biases(fields: Fields, architecture: str) -> tuple[bool, bool]:
     """Whether the projections of queries, keys and values add a bias, and whether that of the output does."""
     if architecture == "Qwen2ForCausalLM":
         return True, False
-    has_bias = fields.flag("attention_bias", default=architecture == "GptOssForCausalLM")
+    has_bias = fields.flag("attention_bias", default=False)
     return has_bias, has_bias and architecture != "Glm4MoeForCausalLM"
 
 

@@ -21,7 +21,7 @@ _LOCAL = _ExpertNames("num_local_experts", "intermediate_size")
 _QWEN = _ExpertNames("num_experts", "moe_intermediate_size")
 _ROUTED = _ExpertNames("n_routed_experts", "moe_intermediate_size")
 _EXPERTS = {
-    **dict.fromkeys(("MixtralForCausalLM", "GptOssForCausalLM", "MiniMaxM2ForCausalLM", *LLAMA_4), _LOCAL),
+    **dict.fromkeys(("MixtralForCausalLM", "GptOssForCausalLM", "MiniMaxM2ForCausalLM", LLAMA_4), _LOCAL),
     **dict.fromkeys(("Qwen3MoeForCausalLM", "Qwen3NextForCausalLM"), _QWEN),
     **dict.fromkeys(("DeepseekV2ForCausalLM", "DeepseekV3ForCausalLM", "DeepseekV32ForCausalLM"), _ROUTED),
     "Glm4MoeForCausalLM": _ROUTED,
@@ -41,7 +41,7 @@ def networks(fields: Fields, architecture: str, layers: int) -> list[Ffn]:
     moe, is_dense = _moe(fields, architecture), _are_dense(fields, architecture, layers)
     if not any(is_dense):
         return [moe] * layers
-    dense = DenseFfn(fields.integer("intermediate_size_mlp" if architecture in LLAMA_4 else "intermediate_size"))
+    dense = DenseFfn(fields.integer("intermediate_size_mlp" if architecture == LLAMA_4 else "intermediate_size"))
     return [dense if here else moe for here in is_dense]
 
 
@@ -58,7 +58,7 @@ def _are_dense(fields: Fields, architecture: str, layers: int) -> list[bool]:
                 raise fields.refuse("first_k_dense_replace", f"at most num_hidden_layers, {layers}")
             frequency = fields.integer("moe_layer_freq", default=1)
             return [index < first or index % frequency != 0 for index in range(layers)]
-    if architecture not in LLAMA_4:
+    if architecture != LLAMA_4:
         return [False] * layers
     if sparse := fields.indices("moe_layers"):
         _check_indices(fields, "moe_layers", layers)
@@ -74,10 +74,12 @@ def _check_indices(fields: Fields, name: str, layers: int) -> None:
 
 def _moe(fields: Fields, architecture: str) -> MoeFfn:
     names = _EXPERTS[architecture]
-    count, intermediate = fields.integer(names.experts, at_most=MOST_EXPERTS), fields.integer(names.intermediate)
+    is_renamed = names is _QWEN and not fields.has(_QWEN.experts) and fields.has(_LOCAL.experts)
+    experts = _LOCAL.experts if is_renamed else names.experts  # Transformers 5 writes Qwen's under the other name
+    count, intermediate = fields.integer(experts, at_most=MOST_EXPERTS), fields.integer(names.intermediate)
     per_token = fields.integer("num_experts_per_tok")
     if per_token > count:
-        raise fields.refuse("num_experts_per_tok", f"at most {names.experts}, {count}")
+        raise fields.refuse("num_experts_per_tok", f"at most {experts}, {count}")
     shared = _shared_intermediate(fields, architecture, intermediate)
     groups, groups_per_token = _groups(fields, architecture, count, per_token)
     return MoeFfn(
@@ -111,7 +113,7 @@ def _groups(fields: Fields, architecture: str, experts: int, per_token: int) -> 
 
 def _shared_intermediate(fields: Fields, architecture: str, intermediate: int) -> int:
     """Columns of the shared expert; 0 without one."""
-    if architecture in LLAMA_4:
+    if architecture == LLAMA_4:
         return intermediate
     if architecture == "Qwen3NextForCausalLM":
         return fields.integer("shared_expert_intermediate_size", at_least=0)

@@ -24,14 +24,17 @@ class Fields:
     where: str
     read: set[str] = field(default_factory=set)
     """Names that have been asked for."""
+    defaults: Mapping[str, object] = field(default_factory=dict)
+    """Values of names that are absent; they precede a caller's."""
 
     def refuse(self, name: str, expected: str) -> InputError:
-        found = quoted(self.values[name]) if name in self.values else "nothing"
+        default = f"nothing (by default {quoted(self.defaults[name])})" if name in self.defaults else "nothing"
+        found = quoted(self.values[name]) if name in self.values else default
         return InputError(f"{self.where}: {name}: found {found}, expected {expected}")
 
     def value(self, name: str, default: object = None) -> object:
         self.read.add(name)
-        return self.values.get(name, default)
+        return self.values.get(name, self.defaults.get(name, default))
 
     def has(self, name: str) -> bool:
         return self.value(name) is not None
@@ -54,6 +57,12 @@ class Fields:
         value = self.value(name, default)
         if not isinstance(value, int | float) or isinstance(value, bool) or not 0 < value <= 1:
             raise self.refuse(name, "a number above 0 and at most 1")
+        return float(value)
+
+    def number(self, name: str, *, at_least: int, at_most: int) -> float:
+        value = self.value(name)
+        if not isinstance(value, int | float) or isinstance(value, bool) or not at_least <= value <= at_most:
+            raise self.refuse(name, f"a number, {at_least} to {at_most}")
         return float(value)
 
     def choice(self, name: str, default: str, allowed: tuple[str, ...]) -> str:

@@ -1,9 +1,9 @@
 """Dimensions of a model from a Hugging Face ``config.json``.
 
-Fields that do not change cost or size (initialisers, token ids, RoPE scaling) are ignored. Features that would, and
-that the reader of the architecture has not asked for, are refused by their field. A checkpoint may be quantised to fp8
-in blocks of 128 by 128, or to mxfp4 experts in gpt-oss, though the format of weights is chosen with the engine; other
-quantisations are refused.
+Fields that do not change cost or size (initialisers, token ids) are ignored. Features that would, and that the reader
+of the architecture has not asked for, are refused by their field. A checkpoint may be quantised to fp8 in blocks of
+128 by 128, or to mxfp4 experts in gpt-oss, though the format of weights is chosen with the engine; other quantisations
+are refused.
 """
 
 from __future__ import annotations
@@ -13,30 +13,14 @@ from pathlib import Path
 
 from aicb.model.architecture import Layer, Model
 from aicb.model.config_attention import attentions
+from aicb.model.config_classes import has_tied_embeddings, language_model
 from aicb.model.config_ffn import networks
-from aicb.model.config_fields import MOST_CONTEXT_TOKENS, MOST_LAYERS, Fields
+from aicb.model.config_fields import MOST_LAYERS, Fields
+from aicb.model.config_rope import max_context_tokens
 from aicb.model.precision import WeightDtype
 from boundary.errors import InputError
 from boundary.json_text import parse_json
 from boundary.text_files import read_text
-
-ARCHITECTURES = (
-    "LlamaForCausalLM",
-    "MistralForCausalLM",
-    "Qwen2ForCausalLM",
-    "Qwen3ForCausalLM",
-    "MixtralForCausalLM",
-    "Qwen3MoeForCausalLM",
-    "Qwen3NextForCausalLM",
-    "DeepseekV2ForCausalLM",
-    "DeepseekV3ForCausalLM",
-    "DeepseekV32ForCausalLM",
-    "GptOssForCausalLM",
-    "Glm4MoeForCausalLM",
-    "MiniMaxM2ForCausalLM",
-    "Llama4ForCausalLM",
-    "Llama4ForConditionalGeneration",
-)
 
 COSTLY: Mapping[str, tuple[object, ...]] = {
     **dict.fromkeys(("attention_bias", "mlp_bias", "qkv_bias", "bias", "use_bias", "lm_head_bias"), (False,)),
@@ -79,9 +63,8 @@ def model_from_config(config: Mapping[str, object], *, name: str, source: str, w
         InputError: an architecture that is not supported, a missing or malformed field, a feature that is not modelled.
     """
     whole = Fields(config, where)
-    architecture = _architecture(whole)
+    architecture, fields = language_model(whole)
     published = _published_weights(whole, architecture)
-    fields = whole.section("text_config") if architecture == "Llama4ForConditionalGeneration" else whole
     count = fields.integer("num_hidden_layers", at_most=MOST_LAYERS)
     of_layers = zip(attentions(fields, architecture, count), networks(fields, architecture, count), strict=True)
     layers = [Layer(attention, network) for attention, network in of_layers]
@@ -91,8 +74,8 @@ def model_from_config(config: Mapping[str, object], *, name: str, source: str, w
         source=source,
         hidden=fields.integer("hidden_size"),
         vocab=fields.integer("vocab_size"),
-        has_tied_embeddings=fields.flag("tie_word_embeddings", default=False),
-        max_context_tokens=fields.integer("max_position_embeddings", at_most=MOST_CONTEXT_TOKENS),
+        has_tied_embeddings=has_tied_embeddings(whole, fields),
+        max_context_tokens=max_context_tokens(fields),
         kinds=kinds,
         pattern=tuple(kinds.index(layer) for layer in layers),
         published_weights=published,
@@ -100,14 +83,6 @@ def model_from_config(config: Mapping[str, object], *, name: str, source: str, w
     )
     _refuse_unread(fields)
     return model
-
-
-def _architecture(fields: Fields) -> str:
-    listed = fields.value("architectures")
-    found = listed[0] if isinstance(listed, list) and listed else None
-    if found not in ARCHITECTURES:
-        raise fields.refuse("architectures", f"one of {', '.join(ARCHITECTURES)}")
-    return str(found)
 
 
 def _draft_layers(fields: Fields, architecture: str) -> int:

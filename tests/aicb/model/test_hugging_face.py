@@ -68,7 +68,7 @@ DEEPSEEK_V3: dict[str, Any] = {
     "qk_nope_head_dim": 128,
     "qk_rope_head_dim": 64,
     "quantization_config": {"fmt": "e4m3", "quant_method": "fp8", "weight_block_size": [128, 128]},
-    "rope_scaling": {"factor": 40, "type": "yarn"},
+    "rope_scaling": {"factor": 40, "original_max_position_embeddings": 4096, "type": "yarn"},
     "routed_scaling_factor": 2.5,
     "scoring_func": "sigmoid",
     "tie_word_embeddings": False,
@@ -145,7 +145,8 @@ def test_a_model_is_named_after_its_directory(tmp_path: Path) -> None:
     assert load_model(write(tmp_path / "my-model", LLAMA_2_7B)).name == "my-model"
 
 
-def test_head_dim_defaults_to_hidden_over_heads_only_where_it_is_missing(tmp_path: Path) -> None:
+def test_head_dim_is_hidden_over_heads_where_neither_the_file_nor_the_class_has_it(tmp_path: Path) -> None:
+    """Qwen3MoeConfig has no default of its own, as Qwen3Config does: 2048 / 32 = 64."""
     missing = {key: value for key, value in QWEN3_30B.items() if key != "head_dim"}
     for config, expected in ((QWEN3_30B, 128), (missing, 64), (QWEN3_30B | {"head_dim": None}, 64)):
         attention = load_model(write(tmp_path, config)).layers[0].attention
