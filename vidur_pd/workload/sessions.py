@@ -126,8 +126,8 @@ def with_history(workload: Workload, common_tokens: int) -> Workload:
     for row, before in enumerate(sessions.previous.tolist()):
         known, prompt = common, int(workload.prefill_tokens[row])
         if before != NOBODY:
-            told = [int(each[before]) for each in (said, workload.prefill_tokens) if each[before] <= prompt]
-            known = ids[before][: told[0] // PREFIX_BLOCK_TOKENS] if told else common
+            kept = [int(each[before]) for each in (said, workload.prefill_tokens) if each[before] <= prompt]
+            known = ids[before][: kept[0] // PREFIX_BLOCK_TOKENS] if kept else common
         named = -(-int(said[row]) // PREFIX_BLOCK_TOKENS)
         check_blocks(blocks := blocks + named, PREFIX_BLOCK_TOKENS)
         ids.append([*known, *(next(fresh) for _ in range(named - len(known)))])

@@ -10,9 +10,12 @@ from aicb import InputError, Partition, Precision, built_in_models, load_model
 from aicb.measurements.gpu import get_gpu, known_gpus
 from aicb.model.architecture import MoeFfn
 from aicb.operators.dispatch import ExpertDispatch
-from aicb.operators.memory import instance_memory, resident_weight_bytes
+from aicb.operators.memory import InstanceMemory, MemoryLimits, instance_memory, planned_memory, resident_weight_bytes
 
 H200 = get_gpu("h200")
+SGLANG = {"max_batched_tokens": 8192, "max_seqs": 2048, "block_tokens": 1, "cuda_graphs": True, "largest_graph": 256}
+"""SGLang 0.5.23 on a GPU of 80 GB where its user says nothing."""
+MIB = 2**20
 ABSORBED_BYTES = 61 * 2 * 128 * 256 * 512
 """bf16 copies of W_UK and W_UV of DeepSeek-V3 that decodes use, beside kv_b."""
 
@@ -139,6 +142,94 @@ def test_blocks_of_which_memory_holds_one_are_refused() -> None:
 def test_limits_out_of_range_are_refused(limits: dict[str, int], message: str) -> None:
     with pytest.raises(InputError, match=message):
         instance_memory(load_model("qwen3-8b"), Partition(), Precision(), H200, **limits)
+
+
+def static_plan(
+    model: str, gpu: str, share: float, partition: Partition | None = None, weights: str = "bf16", **limits: int
+) -> InstanceMemory:
+    """A plan in which the share is of weights and KV alone."""
+    stated = MemoryLimits(gpu_memory_utilization=share, is_static=True, **(SGLANG | limits))
+    return planned_memory(load_model(model), partition or Partition(), Precision(weights=weights), get_gpu(gpu), stated)
+
+
+def test_a_static_share_is_of_weights_and_kv_alone() -> None:
+    """Qwen3-32B on one H100: ⌊(0.83 · (81,559 − 1,247) MiB − 65,524,246,528 B) / (64 · 2 · 8 · 128 · 2 B)⌋."""
+    plan = static_plan("qwen3-32b", "h100", 0.83)
+    assert plan.weights_bytes == 65_524_246_528
+    assert plan.available_kv_bytes == int(0.83 * 80_312 * MIB) - 65_524_246_528
+    assert plan.num_kv_blocks == 16_680
+    assert plan.runtime_bytes == (1_247 + 2 * 256) * MIB
+
+
+def test_communicators_are_there_before_weights() -> None:
+    """Two ranks lack 1,126 MiB more, of which the share is as much less; neither has more than half of the heads."""
+    plan = static_plan("qwen3-32b", "h100", 0.83, Partition(tp=2))
+    assert plan.available_kv_bytes == int(0.83 * (80_312 - 1_126) * MIB) - plan.weights_bytes
+    assert plan.num_kv_blocks == plan.available_kv_bytes // (64 * 2 * 4 * 128 * 2)
+
+
+def test_what_a_static_share_does_not_cover_leaves_kv_alone() -> None:
+    usual = static_plan("qwen3-8b", "h100", 0.83)
+    for limits in ({"max_seqs": 256}, {"max_batched_tokens": 16_384}, {"largest_graph": 512}, {"cuda_graphs": False}):
+        assert static_plan("qwen3-8b", "h100", 0.83, **limits).num_kv_blocks == usual.num_kv_blocks
+
+
+def test_state_comes_off_a_static_share() -> None:
+    plan = static_plan("qwen3-next-80b-a3b", "h200", 0.9, Partition(tp=2, ep=2), max_seqs=100)
+    states = 100 * plan.state_bytes_per_request_per_rank
+    free = 143_771 - 1_247 - 1_126
+    assert plan.weights_bytes + states + plan.available_kv_bytes == int(0.9 * free * MIB)
+
+
+def test_what_a_static_share_does_not_cover_has_to_fit_into_the_rest() -> None:
+    """1 % of 80,312 MiB are 803 MiB; graphs of 256 requests alone are 512, a chunk's activations 2.96 GiB."""
+    with pytest.raises(InputError, match=r"activations, graphs and buffers .* at most the 8421\d{5} bytes that"):
+        static_plan("qwen3-8b", "h100", 0.99)
+    small = {"max_batched_tokens": 128, "max_seqs": 16}
+    assert static_plan("qwen3-8b", "h100", 0.99, **small).num_kv_blocks > 400_000
+
+
+def test_weights_beyond_a_static_share_are_refused() -> None:
+    """65.5 GB are 77.8 % of what is free; with less than 77.9 there is no room for two tokens of KV."""
+    with pytest.raises(
+        InputError, match=r"bytes of weights and state \(65\.5 GB\) .* room for 2 KV blocks of 1 tokens"
+    ):
+        static_plan("qwen3-32b", "h100", 0.778)
+    with pytest.raises(InputError, match=r"bytes of bf16 weights .* at gpu_memory_utilization 0\.7\)"):
+        static_plan("qwen3-32b", "h100", 0.7)
+
+
+def test_a_share_of_all_knows_no_largest_graph() -> None:
+    """vLLM's graphs count for all requests that there may be."""
+    limits = SGLANG | {"gpu_memory_utilization": 0.9, "block_tokens": 16}
+    with_graph = planned_memory(load_model("qwen3-8b"), Partition(), Precision(), H200, MemoryLimits(**limits))
+    assert with_graph.runtime_bytes == (512 + 2 * 2048) * MIB
+    without = planned_memory(
+        load_model("qwen3-8b"), Partition(), Precision(), H200, MemoryLimits(**(limits | {"largest_graph": None}))
+    )
+    assert with_graph == without
+
+
+@pytest.mark.parametrize(
+    ("model", "weights", "gpu", "partition", "share", "tokens"),
+    [
+        ("llama-3.1-8b", "bf16", "h100", Partition(), 0.88, 444_500),
+        ("qwen3-30b-a3b", "fp8", "h100", Partition(), 0.83, 392_920),
+        ("qwen3-8b", "bf16", "b200", Partition(), 0.854, 992_896),
+        ("qwen3-235b-a22b", "fp8", "h100", Partition(tp=4), 0.93, 367_404),
+        ("qwen3-30b-a3b", "bf16", "h200", Partition(dp=4, ep=4), 0.8, 1_029_388),
+        ("deepseek-r1", "fp8", "h20", Partition(tp=16), 0.93, 712_400),
+    ],
+)
+def test_tokens_are_those_in_logs_of_sglang(
+    model: str, weights: str, gpu: str, partition: Partition, share: float, tokens: int
+) -> None:
+    """``max_total_num_tokens`` of public logs, of which no constant was taken: SGLang's documentation of its OpenAI
+    interface of 2025-01-23, which names no GPU; a run of 2026-08-27, whose share is the default; SGLang's reference log
+    of start-ups of 2026-04-27, likewise; vllm-project/vllm issue 21348; sgl-project/sglang pull request 17392, whose
+    share follows from what was free; SGLang's documentation of Kubernetes of 2025-02-17."""
+    plan = static_plan(model, gpu, share, partition, weights, max_seqs=50)
+    assert plan.num_kv_blocks == pytest.approx(tokens, rel=0.025)
 
 
 def test_fp8_weights_are_refused_on_a_gpu_without_fp8() -> None:

@@ -3,7 +3,7 @@
 Three limits are bisected with the same runs: of loads whose targets are met, of those that are met with confidence
 (the upper ends of the intervals of all shares beyond limits are allowed), and of those that are not missed with
 confidence (the lower ends are). The capacity is the first; the true one, of ever longer workloads of this kind, lies
-between the others. What these are sure of is told by requests that met a cluster as full as a longer workload makes it
+between the others. What these are sure of is known from requests that met a cluster as full as a longer workload makes it
 (`steady_part`), where there are enough; the capacity, of this very workload, may lie above both. Load scales arrival
 times by one factor, or the number of clients; that more load never helps is assumed.
 """
@@ -170,8 +170,8 @@ class _Loads:
             runs = [self._run(*each, load) for each in zip(self._configs, self._workloads, strict=True)]
             results = [result for _, result in runs if result is not None]
             parts = [steady_part(result.tally.arrived_ps, result.tally.e2e_ps) for result in results]
-            is_told = len(results) == len(runs) and all(part.is_long for part in parts)
-            shares = _shares(results, parts) if is_told else ()
+            is_long = len(results) == len(runs) and all(part.is_long for part in parts)
+            shares = _shares(results, parts) if is_long else ()
             self.tried[load] = AtLoad(load, tuple(outcome for outcome, _ in runs), shares)
         return self.tried[load]
 
