@@ -22,8 +22,8 @@ Times = NDArray[np.int64]
 STAYS_PER_BATCH: Final = 2.0
 """Of requests whose lateness is looked at together: those that are in the cluster at once are late together."""
 LEAST_BATCHES: Final = 5
-"""Batches from which the variance of a share is estimated. Our choice: Student's t of four degrees of freedom is 1.4 times
-that of twenty."""
+"""Batches from which the variance of a share is estimated. Our choice: Student's t of four degrees of freedom is 1.4
+times that of twenty."""
 LEAST_STAYS: Final = 2.0 + LEAST_BATCHES * STAYS_PER_BATCH
 """Stays that arrivals have to last: one to fill, one to empty."""
 

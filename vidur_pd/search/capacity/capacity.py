@@ -3,8 +3,8 @@
 Three limits are bisected with the same runs: of loads whose targets are met, of those that are met with confidence
 (the upper ends of the intervals of all shares beyond limits are allowed), and of those that are not missed with
 confidence (the lower ends are). The capacity is the first; the true one, of ever longer workloads of this kind, lies
-between the others. What these are sure of is known from requests that met a cluster as full as a longer workload makes it
-(`steady_part`), where there are enough; the capacity, of this very workload, may lie above both. Load scales arrival
+between the others. What these are sure of is known from requests that met a cluster as full as a longer workload makes
+it (`steady_part`), where there are enough; the capacity, of this very workload, may lie above both. Load scales arrival
 times by one factor, or the number of clients; that more load never helps is assumed.
 """
 
