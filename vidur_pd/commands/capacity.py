@@ -130,7 +130,7 @@ def _confidence(found: Capacity, unit: str) -> str:
         needed = (
             ""
             if found.requests_needed is None
-            else f"; to say how much it takes some {found.requests_needed:,} requests"
+            else f"; to say how much takes some {found.requests_needed:,} requests"
         )
         return f"{short_text(at.stays)}{needed}."
     if found.requests_needed is not None:

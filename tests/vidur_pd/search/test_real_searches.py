@@ -254,11 +254,12 @@ def test_arrivals_that_end_before_instances_are_full_say_that_a_longer_workload_
         assert done.returncode == 0, done.stderr
         found[requests] = json.loads(done.stdout)
     short, long = found[240], found[2400]
-    assert "Longer workloads of this kind may be served at less: these arrivals last " in short["answer"]
+    assert "Arrivals last only " in short["answer"]
+    assert "a longer workload of this kind asks for more" in short["answer"]
     assert short["surely_met"] is None
     assert not any(each["is_met_surely"] for each in short["loads"])
     assert 240 < short["requests_needed"] < 2400
-    assert f"it takes some {short['requests_needed']:,} requests" in short["answer"]
+    assert f"to say how much takes some {short['requests_needed']:,} requests" in short["answer"]
     assert long["surely_met"] <= long["capacity"] < long["surely_missed"]
 
 

@@ -41,7 +41,7 @@ def _sentences(result: SearchResult) -> Iterator[str]:
             yield f"With {besides}."
         yield f"Limited by {outcome.limited_by}." if outcome.limited_by else "Nothing limits it."
         if outcome.stays is not None and outcome.stays < LEAST_STAYS:
-            yield f"{short_text(outcome.stays)}; `vidur-pd capacity` of its config.yaml says how many requests tell."
+            yield f"{short_text(outcome.stays)}."
         if (other := next_best(result)) is not None:
             second = deployment(result.space.config(other.candidate.point))
             besides = result.space.besides(other.candidate.point)
@@ -53,8 +53,8 @@ def _sentences(result: SearchResult) -> Iterator[str]:
 def short_text(stays: float) -> str:
     """What is said of arrivals that last too few stays for instances to be full."""
     return (
-        f"Longer workloads of this kind may be served at less: these arrivals last {stays:.2g} times as long as a "
-        f"request that is met, and instances are full from {LEAST_STAYS:g} times on"
+        f"Arrivals last only {stays:.2g} times as long as requests stay, and it takes {LEAST_STAYS:g} times to see "
+        "instances full for long: a longer workload of this kind asks for more"
     )
 
 
