@@ -1,4 +1,8 @@
-"""Memory of one GPU of an instance: weights, activations, runtime, and the KV blocks that fit in the rest."""
+"""Memory of one GPU of an instance: weights, activations, runtime, and the KV blocks that fit in the rest.
+
+The share that an engine takes is of all of these (vLLM), or with `MemoryLimits.is_static` of weights and KV alone
+(SGLang); then the others take what it leaves.
+"""
 
 from __future__ import annotations
 
@@ -29,6 +33,12 @@ COMMUNICATOR_BYTES = 392 * MIB
 """NCCL buffers of an instance with several GPUs (the larger of the values aiconfigurator books)."""
 GRAPH_BYTES_PER_SEQUENCE = 2 * MIB
 """CUDA graphs, per sequence of the largest captured batch (SGLang 0.5.23's reserve)."""
+STATIC_CONTEXT_BYTES = 1247 * MIB
+"""What a GPU lacks when SGLang begins to load weights: the driver's own, and the context. Of 81,559 MiB of an H100
+78.43 GiB were free (the log in SGLang's documentation of LoRA, 2026-02-09); 0.8 to 1.5 GiB elsewhere."""
+STATIC_COMMUNICATOR_BYTES = 1126 * MIB
+"""What it lacks besides in an instance with several GPUs, for NCCL and all-reduce kernels: 77.33 GiB were free on each
+of eight H100 (SGLang 0.5.14, the log of a GLM-5.2, 2026-07-05); 0.9 to 2.0 GiB elsewhere."""
 GPU_MEMORY_UTILIZATION: Final = 0.92
 """Share of a GPU's memory that an instance takes, unless stated: that of vLLM 0.24 (vllm/config/cache.py)."""
 LEAST_BLOCKS = 2
@@ -52,6 +62,8 @@ class InstanceMemory:
     num_kv_blocks: int
     """Blocks of one group of layers each."""
     kv_groups: KvGroups
+    lacking_bytes: int = 0
+    """What activations, graphs and buffers take more than a static share leaves."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,6 +77,10 @@ class MemoryLimits:
     cuda_graphs: bool
     drafter: Drafter | None = None
     dispatch: ExpertDispatch = DEEPEP
+    is_static: bool = False
+    """The share is SGLang's ``mem_fraction_static``: of weights and KV alone, in what is free before weights."""
+    largest_graph: int | None = None
+    """Requests of the largest captured batch, where that is known and ``is_static``; else ``max_seqs``."""
 
     def __post_init__(self) -> None:
         if not 0.0 < self.gpu_memory_utilization <= 1.0:
@@ -75,9 +91,9 @@ class MemoryLimits:
             if getattr(self, name) < 1:
                 raise InputError(f"{name}: found {getattr(self, name)}, expected at least 1")
 
-    def usable_bytes(self, gpu: Gpu) -> int:
-        """Memory that the engine takes."""
-        return int(self.gpu_memory_utilization * gpu.hbm_bytes)
+    def usable_bytes(self, gpu: Gpu, baseline: int = 0) -> int:
+        """Memory that the engine takes; with ``is_static`` for weights and KV, of what the ``baseline`` leaves."""
+        return int(self.gpu_memory_utilization * (gpu.hbm_bytes - (baseline if self.is_static else 0)))
 
     def where(self, gpu: Gpu) -> str:
         """GPU and utilisation, for messages."""
@@ -197,11 +213,12 @@ def _stage_memory(
     if drafter is not None and not drafter.is_layer:  # one after the other
         own = _activation_bytes(drafter.model, drafter.partition, drafter.precision, limits, 0)
         activations = max(activations, own)
+    baseline = baseline_bytes(partition.gpus, limits)
     runtime = runtime_bytes(partition.gpus, limits) + _expert_buffer_bytes(model, partition, limits)
     behind = [] if drafter is None else kv_layers(drafter.model, drafter.partition, drafter.precision)
     groups = kv_groups(model, partition, precision, stage, behind)
     state = state_bytes_per_rank(model, partition, precision, stage)
-    fixed = FixedBytes(weights, activations, runtime, state)
+    fixed = FixedBytes(weights, activations, runtime, state, baseline)
     return with_kv(model, gpu, limits, fixed, (per_token, groups), str(partition))
 
 
@@ -213,6 +230,8 @@ class FixedBytes:
     activations: int
     runtime: int
     state_per_request: int
+    baseline: int
+    """Of ``runtime``, what is there before weights (`baseline_bytes`)."""
 
 
 def check_weights(
@@ -234,16 +253,27 @@ def with_kv(
 ) -> InstanceMemory:
     """The memory of a GPU with as many KV blocks as fit; ``kv``: bytes per token in all layers, and their groups.
 
+    With ``is_static`` as SGLang 0.5.23 has it (``mem_cache/kv_cache_configurator.py``, `_profile_available_bytes`):
+    ``KV = free after weights − (1 − share) · free before weights = share · (HBM − baseline) − weights − state``.
+    SGLang does not look whether the rest is enough for activations, graphs and buffers (``lacking_bytes``). Ignored:
+    its table of requests, 4 bytes · context · requests, which is in the rest, and that of several stages the one with
+    the most weights says how much is free on all.
+
     Raises:
         InputError: fewer than `LEAST_BLOCKS` fit.
     """
-    (per_token, groups), usable = kv, limits.usable_bytes(gpu)
-    needed = fixed.weights + fixed.activations + fixed.runtime + limits.max_seqs * fixed.state_per_request
+    (per_token, groups), usable = kv, limits.usable_bytes(gpu, fixed.baseline)
+    others, lacking = fixed.activations + fixed.runtime, 0
+    if limits.is_static:
+        lacking = max(0, others - (gpu.hbm_bytes - usable))
+        others = 0
+    needed = fixed.weights + others + limits.max_seqs * fixed.state_per_request
     available = usable - needed
     least = LEAST_BLOCKS * limits.block_tokens * groups.token_bytes
     if available < least:
+        held = "weights and state" if limits.is_static else "weights, activations, state and runtime"
         raise InputError(
-            f"model {model.name}: found {needed} bytes of weights, activations, state and runtime ({_gb(needed)}) "
+            f"model {model.name}: found {needed} bytes of {held} ({_gb(needed)}) "
             f"per GPU ({divided}), expected room for {LEAST_BLOCKS} KV blocks of {limits.block_tokens} tokens "
             f"({_gb(least)}) within {usable} bytes available ({_gb(usable)}; {limits.where(gpu)})"
         )
@@ -257,6 +287,7 @@ def with_kv(
         available,
         blocks,
         groups,
+        lacking,
     )
 
 
@@ -284,8 +315,18 @@ def activation_bytes(model: Model, precision: Precision, tokens: int, listed: It
 
 def runtime_bytes(gpus: int, limits: MemoryLimits) -> int:
     """Context, graphs and communicators of one of so many GPUs of an instance."""
-    graphs = GRAPH_BYTES_PER_SEQUENCE * limits.max_seqs if limits.cuda_graphs else 0
-    return CONTEXT_BYTES + graphs + (COMMUNICATOR_BYTES if gpus > 1 else 0)
+    captured = limits.max_seqs
+    if limits.is_static and limits.largest_graph is not None:
+        captured = min(captured, limits.largest_graph)
+    graphs = GRAPH_BYTES_PER_SEQUENCE * captured if limits.cuda_graphs else 0
+    return baseline_bytes(gpus, limits) + graphs
+
+
+def baseline_bytes(gpus: int, limits: MemoryLimits) -> int:
+    """Context and communicators of one of so many GPUs of an instance, which are there before weights."""
+    if limits.is_static:
+        return STATIC_CONTEXT_BYTES + (STATIC_COMMUNICATOR_BYTES if gpus > 1 else 0)
+    return CONTEXT_BYTES + (COMMUNICATOR_BYTES if gpus > 1 else 0)
 
 
 def _expert_buffer_bytes(model: Model, partition: Partition, limits: MemoryLimits) -> int:

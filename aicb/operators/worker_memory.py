@@ -21,6 +21,7 @@ from aicb.operators.memory import (
     InstanceMemory,
     MemoryLimits,
     activation_bytes,
+    baseline_bytes,
     check_weights,
     largest_prefill,
     low_latency_buffer_bytes,
@@ -58,7 +59,8 @@ def attention_worker_memory(
     activations = activation_bytes(model, precision, limits.max_batched_tokens, listed(batch.tokens, batch.logit_rows))
     buffers = low_latency_buffer_bytes(model, _slots(model, split), _rows_sent(split, limits))
     state = state_bytes_per_rank(model, partition, precision)
-    fixed = FixedBytes(weights, activations, runtime_bytes(split.gpus, limits) + buffers, state)
+    runtime = runtime_bytes(split.gpus, limits) + buffers
+    fixed = FixedBytes(weights, activations, runtime, state, baseline_bytes(split.gpus, limits))
     kv = (kv_bytes_per_token_per_rank(model, partition, precision), kv_groups(model, partition, precision, 0, []))
     return with_kv(model, gpu, limits, fixed, kv, str(split))
 
@@ -92,7 +94,8 @@ def ffn_worker_memory(
     slots = ceil_div(_slots(model, split) * split.attention.gpus, split.ffn.gpus)
     buffers = low_latency_buffer_bytes(model, slots, _rows_sent(split, limits))
     without_graphs = replace(limits, cuda_graphs=False)
-    fixed = FixedBytes(weights, activations, runtime_bytes(split.gpus, without_graphs) + buffers, 0)
+    runtime = runtime_bytes(split.gpus, without_graphs) + buffers
+    fixed = FixedBytes(weights, activations, runtime, 0, baseline_bytes(split.gpus, limits))
     needed, usable = weights + activations + fixed.runtime, limits.usable_bytes(gpu)
     if needed > usable:
         raise InputError(

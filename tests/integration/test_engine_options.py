@@ -12,7 +12,7 @@ import pytest
 from boundary.errors import InputError
 from tests.integration.small_runs import config, pool, requests, simulate
 from vidur_pd.metrics.result import Result
-from vidur_pd.simulation import api
+from vidur_pd.simulation import api, pool_checks
 from vidur_pd.simulation.plan import plan_simulation
 
 PREFILL = pool("p", "prefill", tp=2, ep=2)
@@ -288,6 +288,18 @@ def test_fewer_tokens_than_requests_are_simulated_with_a_warning(caplog: pytest.
     assert _said_by(caplog, "pool_checks") == [
         "engine.max_batched_tokens: found 8, below the 16 of engine.max_seqs: simulated, but vLLM does not start so"
     ]
+
+
+def test_a_static_share_that_leaves_too_little_warns_once(caplog: pytest.LogCaptureFixture) -> None:
+    """SGLang starts so; activations of a chunk of 16,384 tokens do not fit into 1 % of an H200."""
+    pool_checks._warn_of_memory.cache_clear()
+    caplog.set_level(logging.WARNING, "vidur_pd.simulation.pool_checks")
+    sglang = {"framework": "sglang", "max_batched_tokens": 16384, "gpu_memory_utilization": 0.99}
+    for model in ("qwen3-8b", "qwen3-8b"):
+        plan_simulation(config([pool("m", "mixed")], model=model, engine=sglang))
+    (said,) = _said_by(caplog, "pool_checks")
+    assert said.startswith("engine.gpu_memory_utilization: found 0.99, which leaves 2.8 GB to activations, graphs and ")
+    assert said.endswith(": SGLang may lack memory")
 
 
 def _said_by(caplog: pytest.LogCaptureFixture, module: str) -> list[str]:

@@ -18,7 +18,7 @@ OFF_BY = {
     "Qwen3-8B, SGLang, one H100": [-0.09],
     "Qwen3-8B in fp8, SGLang, one H100": [-0.16],
     "Qwen3-14B, vLLM, one H100": [-0.41, -0.45, -0.42, -0.75],
-    "Qwen3-14B in fp8, SGLang, one H100": [-0.46, -0.51, -0.47, -0.58],
+    "Qwen3-14B in fp8, SGLang, one H100": [-0.46, -0.51, -0.49, -0.58],
     "Qwen3-32B, vLLM, one H100": [-0.4, -0.43, -0.42, -0.61],
     "Qwen3-32B, vLLM, one A100": [-0.06, -0.10, -0.14, -0.29],
     "gpt-oss-20b, vLLM, one H100": [-0.38, -0.47, -0.46, -0.57],

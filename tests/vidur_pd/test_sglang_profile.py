@@ -9,15 +9,27 @@ import pytest
 import yaml
 
 import vidur_pd
+from aicb import load_model
 from boundary.errors import InputError
 from tests.vidur_pd.test_config_file import MINIMAL
 from vidur_pd.config import SimulationConfig
 from vidur_pd.config.engine_conditions import _warn_of_nccl
 from vidur_pd.config.file import load_config
+from vidur_pd.simulation.pools import pool_model
 
 
 def sglang(**sections: Any) -> SimulationConfig:
     return SimulationConfig.model_validate(MINIMAL | {"engine": {"framework": "sglang"}} | sections)
+
+
+def static_shares(pools: list[dict[str, Any]], engine: dict[str, Any] | None = None, **sections: Any) -> list[float]:
+    """The share of memory of each of the pools, which are mixed where they say nothing."""
+    roles = {pool.get("role", "mixed") for pool in pools}
+    others = [{"role": role} for role in {"prefill": ["decode"], "decode": ["prefill"]}.get(min(roles), [])]
+    named = [{"name": f"p{place}", "role": "mixed"} | pool for place, pool in enumerate([*pools, *others])]
+    cluster = {"topology": {"kind": "rail_optimized", "gpus_per_node": 8, "nic": "400Gbps"}, "pools": named}
+    config = sglang(cluster=cluster, engine={"framework": "sglang"} | (engine or {}), **sections)
+    return [config.engine_of(pool).gpu_memory_utilization for pool in config.cluster.pools[: len(pools)]]
 
 
 @pytest.mark.parametrize(
@@ -25,6 +37,63 @@ def sglang(**sections: Any) -> SimulationConfig:
 )
 def test_the_chunk_of_sglang_follows_from_the_memory_of_the_gpu(hardware: str, chunk: int) -> None:
     assert sglang(hardware=hardware).engine.max_batched_tokens == chunk
+
+
+@pytest.mark.parametrize(
+    ("hardware", "pool", "engine", "reserve_mib", "memory_mib"),
+    [
+        ("h100", {}, {}, 512 + 12288 + 128 + 2 * 256 + 8 * 58, 81_559),
+        ("h200", {}, {}, 512 + 12288 + 128 + 2 * 256 + 8 * 58, 143_771),
+        ("b200", {}, {}, 512 + 24576 + 128 + 2 * 512 + 8 * 74, 183_359),
+        ("l40s", {}, {}, 512 + 6144 + 128 + 2 * 32 + 8 * 50, 46_068),
+        ("h100", {"tp": 8}, {}, 512 + 12288 + 8 * 128 + 2 * 512 + 8 * 58, 81_559),
+        ("h100", {"tp": 4, "pp": 2}, {}, 512 + 12288 + 8 * 128 + 2 * 512, 81_559),
+        ("h100", {}, {"cuda_graphs": False}, 512 + 12288 + 128, 81_559),
+        ("h100", {}, {"max_batched_tokens": 2048}, 10_240, 81_559),
+        ("h100", {}, {"max_seqs": 40}, 512 + 12288 + 128 + 2 * 40 + 8 * 58, 81_559),
+        ("h200", {"role": "decode"}, {}, 10_240, 143_771),
+        ("h200", {"role": "decode"}, {"max_seqs": 8192}, 512 + 12288 + 128 + 2 * 256, 143_771),
+        ("h200", {"role": "prefill"}, {}, 512 + 12288 + 128 + 8 * 58, 143_771),
+    ],
+)
+def test_what_sglang_leaves_of_memory_to_activations_and_graphs(
+    hardware: str, pool: dict[str, Any], engine: dict[str, Any], reserve_mib: int, memory_mib: int
+) -> None:
+    """512 MiB, 1.5 per token of a chunk, 128 per GPU, 2 per request of the largest graph, 8 per graph of prefills: 50
+    up to 4,096 tokens, one more for every 512."""
+    [found] = static_shares([pool], hardware=hardware, engine=engine)
+    assert found == round(1 - reserve_mib / memory_mib, 3)
+
+
+def test_what_sglang_leaves_with_latent_and_data_parallel_attention_and_deepep() -> None:
+    """1,536 MiB for graphs of prefills; per rank and request of the largest graph 4.5 MiB, 3 up to 300 requests; DeepEP
+    1,024 and 2,048. Over two servers the profile's 0.85 stands."""
+    ranks, deep_ep = {"dp": 8, "ep": 8}, {"engine": {"expert_dispatch": "deepep"}}
+    pools = [{"tp": 8}, ranks, ranks | {"engine": {"max_seqs": 16}}, {"tp": 2, "ep": 2} | deep_ep, {"dp": 16, "ep": 16}]
+    whole = 512 + 12288 + 8 * 128 + 2 * 512 + 1536
+    reserves = [
+        whole,
+        whole + 4.5 * 512 * 8,
+        whole - 2 * 384 + 3 * 128 * 8,
+        512 + 12288 + 256 + 512 + 1536 + 1024 + 2048,
+    ]
+    expected = [*(round(1 - reserve / 143_771, 3) for reserve in reserves), 0.85]
+    assert static_shares(pools, model="deepseek-v3", hardware="h200") == expected
+
+
+def test_a_stated_share_stays_and_one_without_an_answer_is_the_profiles() -> None:
+    """1.5 MiB for each of 60,000 tokens are more than an H100 has."""
+    pools = [{}, {"engine": {"gpu_memory_utilization": 0.7}}, {"engine": {"max_batched_tokens": 60_000}}]
+    assert static_shares(pools, hardware="h100") == [0.83, 0.7, 0.85]
+    assert static_shares([{}], hardware="h100", engine={"gpu_memory_utilization": 0.6}) == [0.6]
+    assert static_shares([{}], hardware="unknown") == [0.85]
+
+
+def test_a_model_that_sglang_serves_on_one_gpu_is_served() -> None:
+    """Qwen3-32B in bf16 on an H100, of which 4.07 GiB are left for KV: 16,680 tokens."""
+    config = sglang(model="qwen3-32b", hardware="h100")
+    [pool, _] = config.cluster.pools
+    assert pool_model(config, pool, load_model("qwen3-32b"), {}).num_kv_blocks == 16_680
 
 
 def test_the_framework_alone_brings_policy_cache_kernels_and_first_token() -> None:

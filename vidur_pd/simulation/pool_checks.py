@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from functools import cache
 
 from aicb import Drafting, Model, MoeLayout, Partition
 from aicb.model.architecture import MoeFfn
@@ -67,6 +68,21 @@ def check_memory(pool: PoolConfig, engine: EngineConfig, model: Model, memory: I
             f"engine.prefix_caching: found true, expected false for {model.name}: hits are not modelled where "
             f"{memory.kv_groups.whole} groups of layers keep every token"
         )
+    if memory.lacking_bytes:
+        _warn_of_memory(engine_field(pool, "gpu_memory_utilization"), engine.gpu_memory_utilization, memory)
+
+
+@cache
+def _warn_of_memory(field: str, share: float, memory: InstanceMemory) -> None:
+    """Once in a process, however many configurations it simulates."""
+    needed = memory.activation_bytes + memory.runtime_bytes
+    _log.warning(
+        "%s: found %g, which leaves %.1f GB to activations, graphs and buffers of some %.1f: SGLang may lack memory",
+        field,
+        share,
+        (needed - memory.lacking_bytes) / 1e9,
+        needed / 1e9,
+    )
 
 
 def that_fit(refused: Partition, memory_of: Callable[[Partition], InstanceMemory]) -> str:

@@ -312,6 +312,8 @@ def memory_limits(engine: EngineConfig, drafter: Drafter | None = None) -> Memor
         cuda_graphs=engine.cuda_graphs,
         drafter=drafter,
         dispatch=_dispatch(engine),
+        is_static=engine.framework == "sglang",
+        largest_graph=max(engine.graph_sizes) if engine.graph_sizes else None,
     )
 
 
