@@ -40,6 +40,32 @@ def test_the_chunk_of_sglang_follows_from_the_memory_of_the_gpu(hardware: str, c
 
 
 @pytest.mark.parametrize(
+    ("pool", "engine", "tokens", "conservativeness"),
+    [
+        ({"dp": 8, "ep": 8}, {}, 1024, 0.3),
+        ({"dp": 8, "ep": 8}, {"max_seqs": 1500}, 1500, 0.3),
+        ({"dp": 8, "ep": 8}, {"max_batched_tokens": 4096}, 4096, 0.3),
+        ({"dp": 8, "ep": 8, "role": "decode"}, {}, 8192, 0.3),
+        ({"dp": 8, "ep": 8}, {"policy_options": {"schedule_conservativeness": 0.5}}, 1024, 0.5),
+        ({"tp": 8, "ep": 8}, {}, 8192, None),
+        ({"dp": 2}, {}, 8192, None),
+    ],
+)
+def test_ranks_of_data_parallel_attention_have_their_part_of_a_chunk(
+    pool: dict[str, Any], engine: dict[str, Any], tokens: int, conservativeness: float | None
+) -> None:
+    """8,192 tokens of a GPU of 141 GB, over eight ranks; what is stated is that of a rank."""
+    pools = [{"name": "p", "role": "mixed"} | pool]
+    if "role" in pool:
+        pools.append({"name": "q", "role": "prefill"})
+    cluster = {"topology": {"kind": "rail_optimized", "gpus_per_node": 8, "nic": "400Gbps"}, "pools": pools}
+    config = sglang(cluster=cluster, model="deepseek-v3", engine={"framework": "sglang"} | engine)
+    found = config.engine_of(config.cluster.pools[0])
+    assert found.max_batched_tokens == tokens
+    assert found.policy_options.get("schedule_conservativeness") == conservativeness
+
+
+@pytest.mark.parametrize(
     ("hardware", "pool", "engine", "reserve_mib", "memory_mib"),
     [
         ("h100", {}, {}, 512 + 12288 + 128 + 2 * 256 + 8 * 58, 81_559),
@@ -67,14 +93,15 @@ def test_what_sglang_leaves_of_memory_to_activations_and_graphs(
 
 def test_what_sglang_leaves_with_latent_and_data_parallel_attention_and_deepep() -> None:
     """1,536 MiB for graphs of prefills; per rank and request of the largest graph 4.5 MiB, 3 up to 300 requests; DeepEP
-    1,024 and 2,048. Over two servers the profile's 0.85 stands."""
+    1,024 and 2,048. Ranks have 1,024 tokens of a chunk, which count as 2,048, and at least 10 GiB are left. Over two servers the profile's 0.85
+    stands."""
     ranks, deep_ep = {"dp": 8, "ep": 8}, {"engine": {"expert_dispatch": "deepep"}}
     pools = [{"tp": 8}, ranks, ranks | {"engine": {"max_seqs": 16}}, {"tp": 2, "ep": 2} | deep_ep, {"dp": 16, "ep": 16}]
-    whole = 512 + 12288 + 8 * 128 + 2 * 512 + 1536
+    whole = 512 + 8 * 128 + 2 * 512 + 1536
     reserves = [
-        whole,
-        whole + 4.5 * 512 * 8,
-        whole - 2 * 384 + 3 * 128 * 8,
+        whole + 12288,
+        whole + 3072 + 4.5 * 512 * 8,
+        10 * 1024,  # of 9,472
         512 + 12288 + 256 + 512 + 1536 + 1024 + 2048,
     ]
     expected = [*(round(1 - reserve / 143_771, 3) for reserve in reserves), 0.85]

@@ -43,6 +43,29 @@ def by_gpu_memory(entries: Collection[Mapping[str, Any]], gpu: str) -> Tree:
     return fields
 
 
+DP_CONSERVATIVENESS: Final = 0.3
+"""By which SGLang multiplies its ``schedule_conservativeness`` with data-parallel attention."""
+
+
+def with_divided_attention(engine: Mapping[str, Any], stated: Mapping[str, Any], pool: Mapping[str, Any]) -> Tree:
+    """What SGLang 0.5.23 changes with data-parallel attention (``server_args.py``, `_handle_data_parallelism`).
+
+    A chunk is that of all ranks, so that each has its part, and prompts are admitted more freely. A part is no less
+    than the requests that are stated, as decodes take a token each here and are not bound by it there; pools that only
+    decode have no chunk. ``engine``: the profile's fields so far. Nothing where ranks share no experts: they are
+    servers apart.
+    """
+    dp, ep = _whole(pool.get("dp", 1), 1), _whole(pool.get("ep", 1), 1)
+    if dp == 1 or ep == 1:
+        return {}
+    fields: Tree = {"policy_options": {"schedule_conservativeness": DP_CONSERVATIVENESS}}
+    if (stated.get("policy") or engine["policy"]) != engine["policy"]:
+        fields = {}
+    if pool.get("role") != "decode":
+        fields["max_batched_tokens"] = max(engine["max_batched_tokens"] // dp, _whole(stated.get("max_seqs"), 1))
+    return fields
+
+
 def static_share(engine: Mapping[str, Any], max_seqs: Any, pool: Mapping[str, Any], gpu: str, model: str) -> Tree:
     """The share of memory for weights and KV that SGLang 0.5.23 has where nobody states one: ``1 − reserve / memory``.
 

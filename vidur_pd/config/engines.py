@@ -149,6 +149,8 @@ def _defaults(found: Mapping[str, Any], stated: Tree, tree: Mapping[str, Any], p
         fields["max_batched_tokens"] = max(fields["max_batched_tokens"], longest)
     if conditions.has_two_batches(stated):
         fields["expert_dispatch"] = DEEPEP_KERNELS
+    if found["framework"] == "sglang":
+        fields |= conditions.with_divided_attention(fields, stated, pool)
     resolved = fields | stated
     conditions.warn_of_estimated_norms(resolved, pool.get("tp", 1))
     fields["max_seqs"] = _least(fields["max_seqs"], resolved["max_batched_tokens"])

@@ -124,7 +124,8 @@ def _optional(engine: EngineConfig) -> list[str]:
 
 
 def sglang_arguments(config: SimulationConfig, pool: PoolConfig) -> list[str]:
-    """Of ``sglang.launch_server``. With data-parallel attention ``--tp-size`` counts all GPUs of a stage."""
+    """Of ``sglang.launch_server``. With data-parallel attention ``--tp-size`` counts all GPUs of a stage; chunks and
+    requests are those of all ranks."""
     engine = config.engine_of(pool)
     found = ["--model-path", model_name(config), "--tp-size", str(pool.tp * pool.dp)]
     found += ["--dp-size", str(pool.dp), "--enable-dp-attention"] if pool.dp > 1 else []
@@ -132,7 +133,7 @@ def sglang_arguments(config: SimulationConfig, pool: PoolConfig) -> list[str]:
     found += ["--pp-size", str(pool.pp)] if pool.pp > 1 else []
     found += [
         "--chunked-prefill-size",
-        str(engine.max_batched_tokens),
+        str(engine.max_batched_tokens * pool.dp),
         "--max-running-requests",
         str(engine.max_seqs * pool.dp),
         "--mem-fraction-static",
