@@ -93,8 +93,8 @@ def test_what_sglang_leaves_of_memory_to_activations_and_graphs(
 
 def test_what_sglang_leaves_with_latent_and_data_parallel_attention_and_deepep() -> None:
     """1,536 MiB for graphs of prefills; per rank and request of the largest graph 4.5 MiB, 3 up to 300 requests; DeepEP
-    1,024 and 2,048. Ranks have 1,024 tokens of a chunk, which count as 2,048, and at least 10 GiB are left. Over two servers the profile's 0.85
-    stands."""
+    1,024 and 2,048. Ranks have 1,024 tokens of a chunk, which count as 2,048, and at least 10 GiB are left. Over two
+    servers the profile's 0.85 stands."""
     ranks, deep_ep = {"dp": 8, "ep": 8}, {"engine": {"expert_dispatch": "deepep"}}
     pools = [{"tp": 8}, ranks, ranks | {"engine": {"max_seqs": 16}}, {"tp": 2, "ep": 2} | deep_ep, {"dp": 16, "ep": 16}]
     whole = 512 + 8 * 128 + 2 * 512 + 1536
