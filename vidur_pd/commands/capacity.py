@@ -128,7 +128,7 @@ def _confidence(found: Capacity, unit: str) -> str:
     assert at is not None
     if not at.is_long:
         needed = (
-            "" if found.requests_needed is None else f"; to say how much takes some {found.requests_needed:,} requests"
+            "" if found.requests_needed is None else f", some {found.requests_needed:,} requests"
         )
         return f"{short_text(at.stays)}{needed}."
     if found.requests_needed is not None:
