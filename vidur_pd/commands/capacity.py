@@ -127,9 +127,7 @@ def _confidence(found: Capacity, unit: str) -> str:
     at = found.at_capacity
     assert at is not None
     if not at.is_long:
-        needed = (
-            "" if found.requests_needed is None else f", some {found.requests_needed:,} requests"
-        )
+        needed = "" if found.requests_needed is None else f", some {found.requests_needed:,} requests"
         return f"{short_text(at.stays)}{needed}."
     if found.requests_needed is not None:
         needed = f"{found.requests_needed:,} requests, even with none beyond a limit"

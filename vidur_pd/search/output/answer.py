@@ -53,8 +53,8 @@ def _sentences(result: SearchResult) -> Iterator[str]:
 def short_text(stays: float) -> str:
     """What is said of arrivals that last too few stays for instances to be full."""
     return (
-        f"Arrivals last only {stays:.2g} times as long as requests stay, and it takes {LEAST_STAYS:g} times to see what "
-        "a longer workload of this kind asks for"
+        f"Arrivals last only {stays:.2g} times as long as requests stay, and it takes {LEAST_STAYS:g} times to see "
+        "what a longer workload of this kind asks for"
     )
 
 
