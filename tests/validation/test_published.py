@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.validation.inferencex import DEPLOYMENTS
 from tests.validation.performance_lab import FILE
 from tests.validation.published import FOLDER, ROWS, UNBALANCED_ROWS, Row, gain_of_balance, score
 from tests.validation.published_sweeps import SWEEPS
@@ -23,7 +24,7 @@ def documented() -> dict[float, float]:
 
 
 def test_every_file_has_a_row_in_the_document() -> None:
-    swept = {sweep.file for sweep in SWEEPS.values()}
+    swept = {sweep.file for sweep in SWEEPS.values()} | {deployment.file for deployment in DEPLOYMENTS.values()}
     assert {row.file for row in ROWS} | swept | {FILE} == {file.stem for file in FOLDER.glob("*.yaml")}
     assert documented().keys() == {row.published for row in ROWS}
 
