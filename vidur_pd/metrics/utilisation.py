@@ -11,13 +11,13 @@ in it.
 FLOPs and bytes are those of the mean iterations of a pool, of those with prompts and of those of decodes alone, by half
 octaves of their tokens: with as many requests, tokens and pairs of tokens that attend to each other. Within a half
 octave both follow these almost linearly; over all iterations they do not, as experts are read for the first token that
-chooses them. Drafters are left out.
+chooses them. Tokens that verify drafts of a request read its KV once. Drafters are left out.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import numpy as np
@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 
 from aicb import Batch, Gpu, Model, Operator, Partition, Precision
 from aicb.iteration.overlap import cut_batch
+from aicb.kernels.kernel import CacheKernel
 from aicb.model.precision import GemmDtype
 from aicb.model.worker_split import WorkerSplit
 from vidur_pd.metrics.quantities import PS_PER_S
@@ -105,16 +106,26 @@ class RankWork:
     precision: Precision
     gpu: Gpu
 
-    def of_sizes(self, activities: Sequence[Activity]) -> Work:
+    def of_sizes(self, activities: Sequence[Activity], *, are_decodes: bool = False) -> Work:
         """Of iterations of several sizes."""
-        return Work.sum_of([self.of(activity) for activity in activities])
+        return Work.sum_of([self.of(activity, are_decodes=are_decodes) for activity in activities])
 
-    def of(self, activity: Activity) -> Work:
-        """Of iterations of one size, per GPU and summed over pipeline stages, as their busy time is."""
+    def of(self, activity: Activity, *, are_decodes: bool = False) -> Work:
+        """Of iterations of one size, per GPU and summed over pipeline stages, as their busy time is.
+
+        ``are_decodes``: they have no prompts, and the new tokens of a request verify drafts.
+        """
         batch, tokens_share, active_share = self._mean_batch(activity)
         if batch is None:
             return Work(0.0, 0.0)
-        operators = [operator for stage in range(self.partition.pp) for operator in self._operators(batch, stage)]
+        queries = int(batch.new_tokens[0]) if are_decodes else 1
+        if queries > 1:
+            batch = Batch.decode(batch.kv_tokens.repeat(queries))
+        operators = [
+            self._reading_kv_once(operator, queries)
+            for stage in range(self.partition.pp)
+            for operator in self._operators(batch, stage)
+        ]
         flops: dict[GemmDtype, float] = {}
         for each in operators:
             amount = each.count * each.flops * tokens_share * activity.iterations
@@ -128,6 +139,14 @@ class RankWork:
         from aicb import iteration_operators
 
         return iteration_operators(self.model, self.partition, self.precision, batch, stage=stage)
+
+    def _reading_kv_once(self, operator: Operator, queries: int) -> Operator:
+        """The operator, with so many decodes in a row that read the cache as queries of one request."""
+        kernel = operator.kernel
+        if queries == 1 or not isinstance(kernel, CacheKernel):
+            return operator
+        kernel = kernel.over(kernel.kv_tokens[::queries]).with_queries(queries)
+        return replace(operator, kernel=kernel, cost=kernel.cost(self.precision))
 
     def _active_share(self, requests: float) -> float:
         """Of GPUs that read their weights where ranks have so many requests in the mean."""

@@ -99,12 +99,14 @@ def pool_work(model: Model, own: PoolModel, log: IterationLog, instances: list[i
     per_stage = pool.tp * pool.dp
     if pool.ffn is None or own.workers is None:
         of_rank = RankWork(*parts, own.gpu)
-        mean = (of_rank.of_sizes(prompts), of_rank.of_sizes(decodes))
+        mean = (of_rank.of_sizes(prompts), of_rank.of_sizes(decodes, are_decodes=True))
         all_gpus = Workers(own.gpu, per_stage * pool.pp, per_stage, computing_s, mean)
         return PoolWork(own, busy_s, kinds, mean, (all_gpus,))
     split = own.workers.split
     attention, ffn = AttentionWork(*parts, own.gpu, split), FfnWork(*parts, own.ffn_gpu, split)
-    of_attention, of_ffn = ((rank.of_sizes(prompts), rank.of_sizes(decodes)) for rank in (attention, ffn))
+    of_attention, of_ffn = (
+        (rank.of_sizes(prompts), rank.of_sizes(decodes, are_decodes=True)) for rank in (attention, ffn)
+    )
     mean = (both_kinds(of_attention[0], of_ffn[0], split), both_kinds(of_attention[1], of_ffn[1], split))
     workers = (
         Workers(own.gpu, per_stage, per_stage, attention_s, of_attention),

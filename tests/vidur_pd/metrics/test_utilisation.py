@@ -52,6 +52,19 @@ def test_a_decode_reads_the_weights_and_the_kv_of_its_requests() -> None:
     assert work.compute_s == pytest.approx(10 * flops / H200.peak_flops["bf16"], rel=0.03)
 
 
+@pytest.mark.parametrize("model", ["qwen3-8b", "deepseek-v3"])
+def test_tokens_that_verify_drafts_read_the_kv_of_their_request_once(model: str) -> None:
+    """Weights and KV as one token of each request, projections twice: not the expanded attention of a prompt."""
+    requests, context = 16, 4096
+    rank = RankWork(load_model(model), Partition(tp=8), Precision("bf16", "bf16"), H200)
+    one = rank.of(activity(1, requests, requests, requests * context, requests * context), are_decodes=True)
+    pairs = requests * (2 * context - 1)
+    two = rank.of(activity(1, requests, 2 * requests, requests * context, pairs), are_decodes=True)
+    assert two.compute_s == pytest.approx(2 * one.compute_s, rel=0.01)
+    experts = {"qwen3-8b": 1.0, "deepseek-v3": 1.6}[model]  # further tokens choose further experts, up to so many times
+    assert one.memory_s < two.memory_s < 1.05 * experts * one.memory_s
+
+
 def test_equal_work_in_other_batches_is_equal_flops() -> None:
     """A chunk of 1,000 tokens with 24 decodes, and the mean of it: as many tokens and pairs."""
     new_tokens, kv_tokens = np.array([1000, *[1] * 24]), np.array([1000, *[500] * 24])
