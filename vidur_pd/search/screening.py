@@ -110,7 +110,9 @@ def screen(space: Space) -> Screening:
             if gpus < space.file.gpus_min or (most is not None and gpus > most):
                 least = space.file.gpus_min
                 limits = f"at least {least}" if most is None else f"{least} to {most}" if least < most else f"{least}"
-                left_out.add(GPUS, f"found more or fewer GPUs of all instances, expected {limits}", space.label(point))
+                left_out.add(
+                    GPUS, f"found more or fewer GPUs in all instances together, expected {limits}", space.label(point)
+                )
                 continue
             workload = workload_of(config)
             plan = plan_of(config, workload, pools)

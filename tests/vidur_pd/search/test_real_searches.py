@@ -213,8 +213,8 @@ time.sleep(600)
         ),
         (
             {"gpus_max": 1, "gpus_min": 1, "choices": {"cluster.pools.server.tp": [2]}},
-            "found no point that can be run (1 point left out by GPUs: found more or fewer GPUs of all instances, "
-            "expected 1), expected at least one",
+            "found no point that can be run (1 point left out by GPUs: found more or fewer GPUs in all instances "
+            "together, expected 1), expected at least one",
         ),
         ({"base": "nowhere.yaml"}, "nowhere.yaml"),
         ({"sampler": "gues"}, "sampler: found 'gues', expected one of bound, tpe, random, nsga2"),
@@ -254,8 +254,8 @@ def test_arrivals_that_end_before_instances_are_full_say_that_a_longer_workload_
         assert done.returncode == 0, done.stderr
         found[requests] = json.loads(done.stdout)
     short, long = found[240], found[2400]
-    assert "Arrivals last only " in short["answer"]
-    assert "to see what a longer workload of this kind asks for, some " in short["answer"]
+    assert "The workload is short: arrivals last " in short["answer"]
+    assert "to tell what a longer one of this kind asks for, some " in short["answer"]
     assert short["surely_met"] is None
     assert not any(each["is_met_surely"] for each in short["loads"])
     assert 240 < short["requests_needed"] < 2400

@@ -53,8 +53,8 @@ def _sentences(result: SearchResult) -> Iterator[str]:
 def short_text(stays: float) -> str:
     """What is said of arrivals that last too few stays for instances to be full."""
     return (
-        f"Arrivals last only {stays:.2g} times as long as requests stay, and it takes {LEAST_STAYS:g} times to see "
-        "what a longer workload of this kind asks for"
+        f"The workload is short: arrivals last {stays:.2g} times as long as a request stays, and at least "
+        f"{LEAST_STAYS:g} times are needed to tell what a longer one of this kind asks for"
     )
 
 
@@ -193,21 +193,35 @@ def counts_of(result: SearchResult) -> Counts:
     )
 
 
+def stopped_early(result: SearchResult) -> list[Evaluated]:
+    """Points at full fidelity whose run ended as soon as it was certain to miss the SLO."""
+    full = len(result.space.file.fidelities)
+    return [each for each in result.evaluated if len(each.outcomes) == full and each.last().stopped_early]
+
+
 def effort(result: SearchResult) -> str:
     """How many points were run, how many not, and why."""
-    found = counts_of(result)
+    found, stopped = counts_of(result), len(stopped_early(result))
     left_out = ", ".join(
         f"{number:,} {text}"
         for number, text in (
             (found.invalid, "are invalid or do not fit into memory"),
             (found.other_gpus, "have more or fewer GPUs than asked for"),
             (found.beyond_load, "could not carry the load even with full batches"),
-            (found.not_run, "cannot be better, by their promise" if result.is_exhausted else "were not tried"),
+            (found.not_run, "were skipped, as even their promise is no better" if result.is_exhausted else "were not tried"),
         )
         if number
     )
     simulations = sum(result.simulations.values())
-    run = f"{found.full:,} in full, {found.given_up:,} given up after a cheap run"
+    run = ", ".join(
+        f"{number:,} {text}"
+        for number, text in (
+            (found.full - stopped, "to the end"),
+            (stopped, "until they were certain to miss the SLO"),
+            (found.given_up, "given up after a cheap run"),
+        )
+        if number
+    )
     return (
         f"Of {found.points:,} points {found.run:,} were run ({run}; {simulations:,} simulations, "
         f"{result.cpu_s:.0f} s of CPU time)" + (f"; {left_out}." if left_out else ".")

@@ -21,6 +21,7 @@ from vidur_pd.search.output.answer import (
     deployment,
     latency_cells,
     latency_columns,
+    stopped_early,
     targets_text,
 )
 from vidur_pd.search.output.launch import launch_text
@@ -63,9 +64,10 @@ def _answer(result: SearchResult) -> Markup:
     first, *others = answer(result).split("\n")
     text = part("verdict", first, "good") if result.best else note_html(first, is_warning=True)
     found = counts_of(result)
+    to_the_end = found.full - len(stopped_early(result))
     tiles = [
         Tile("Points", f"{found.points:,}", f"{found.valid:,} valid"),
-        Tile("Run", f"{found.run:,}", f"{found.full:,} in full"),
+        Tile("Run", f"{found.run:,}", f"{to_the_end:,} to the end"),
         Tile("Simulations", f"{sum(result.simulations.values()):,}", f"{result.cpu_s:,.0f} s of CPU time"),
         Tile("Meet the SLO", f"{len(result.ranking):,}", "at full fidelity"),
     ]
@@ -75,7 +77,13 @@ def _answer(result: SearchResult) -> Markup:
 def _front(result: SearchResult) -> Markup:
     full = [each for each in result.evaluated if len(each.outcomes) == len(result.space.file.fidelities)]
     chart = front_chart(result, full)
-    return charts_html([chart]) or note_html("Left out: no point has been run in full to its end.")
+    drawn = charts_html([chart]) or note_html("Left out: no point has been run in full to its end.")
+    stopped = stopped_early(result)
+    if not stopped:
+        return drawn
+    shown = [f"{result.space.label(each.candidate.point)}: {each.last().limited_by}." for each in stopped[:MOST_ROWS]]
+    which = "" if len(stopped) <= MOST_ROWS else f" (the first {MOST_ROWS})"
+    return drawn + part("lines", [f"Not drawn, as they were certain to miss the SLO before their end{which}:", *shown])
 
 
 def front_chart(result: SearchResult, evaluated: Sequence[Evaluated]) -> Chart | None:

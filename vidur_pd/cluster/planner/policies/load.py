@@ -1,4 +1,4 @@
-"""Load planner: one instance more where all queue, one less where none does, as Dynamo's planner with static targets.
+"""Load planner: one instance more where any queues, one less where none does, as Dynamo's planner with static targets.
 
 Source: Dynamo 1.x, planner, load-based scaling, every 5 s: a prefill pool grows where any queue is as long as a
 context, and shrinks where all are below a tenth of it; a decode pool grows where the KV that any instance needs is
