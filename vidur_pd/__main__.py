@@ -59,7 +59,10 @@ ConfigFile = Annotated[Path, typer.Argument(help="YAML configuration; its relati
 OutFolder = Annotated[
     Path, typer.Option("-o", "--out", help="Folder for the results, which replace earlier ones; other files stay.")
 ]
-Settings = Annotated[list[str] | None, typer.Option("--set", help="Override a field: a.b=value (repeatable).")]
+Settings = Annotated[
+    list[str] | None,
+    typer.Option("--set", help="Override a field: a.b=value (repeatable); paths are relative to the configuration."),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the summary as JSON, and nothing else.")]
 Quiet = Annotated[bool, typer.Option("--quiet", help="No progress bar.")]
 

@@ -60,8 +60,8 @@ def run(
     flows: Annotated[
         Path,
         typer.Option(
-            help="CSV: flow_id,src,dst,bytes,deps (joined by ;) [,start_ns,delay_ns,flow_label,max_rate_bps,after,"
-            "credits,priority]; or HPCC's flow file."
+            help="CSV: flow_id,src,dst,bytes,deps (joined by ;) [, start_ns, delay_ns, flow_label, max_rate_bps, "
+            "after, credits, priority]; or HPCC's flow file."
         ),
     ],
     backend: Annotated[str, typer.Option(help="analytical, fluid, packet, ns3 or rdma.")] = "fluid",

@@ -19,7 +19,10 @@ if TYPE_CHECKING:
 def capacity(
     config: Annotated[Path, typer.Argument(help="YAML configuration; its relative paths start at its folder.")],
     settings: Annotated[
-        list[str] | None, typer.Option("--set", help="Override a field: a.b=value (repeatable).")
+        list[str] | None,
+        typer.Option(
+            "--set", help="Override a field: a.b=value (repeatable); paths are relative to the configuration."
+        ),
     ] = None,
     slo: Slo = None,
     rate: Rate = None,
