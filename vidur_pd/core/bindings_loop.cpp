@@ -68,6 +68,8 @@ py::dict columns_of(const std::vector<std::vector<Activity>>& activity) {
     add("new_tokens", &Activity::new_tokens);
     add("kv_tokens", &Activity::kv_tokens);
     add("token_pairs", &Activity::token_pairs);
+    add("decodes", &Activity::decodes);
+    add("decode_kv", &Activity::decode_kv);
     add("request_s", &Activity::request_s);
     return columns;
 }

@@ -98,6 +98,8 @@ void IterationLog::add_activity(const RunningIteration& iteration, const Instanc
     of.new_tokens += steps * first.new_tokens;
     of.kv_tokens += steps * first.kv_tokens + later;
     of.token_pairs += static_cast<double>(steps * first.token_pairs + later);
+    of.decodes += steps * first.decodes;
+    of.decode_kv += steps * first.decode_kv + first.decodes * (steps * (steps - 1) / 2);
     const TimePs length_ps = iteration.ends_ps.back() - iteration.start_ps;
     of.request_s += static_cast<double>(first.requests) * static_cast<double>(length_ps) / kPsPerSecond;
 }

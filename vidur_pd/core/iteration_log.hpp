@@ -100,7 +100,9 @@ struct Activity {
     std::int64_t requests = 0;             // [iterations] summed, as the next three
     Tokens new_tokens = 0, kv_tokens = 0;
     double token_pairs = 0.0;
-    double request_s = 0.0;  // requests times the length of their iterations
+    std::int64_t decodes = 0;  // requests with a past that compute one token; [iterations] summed
+    Tokens decode_kv = 0;      // that these read
+    double request_s = 0.0;    // requests times the length of their iterations
 };
 
 // How many requests an iteration served, and what was there when it had ended.

@@ -259,6 +259,10 @@ BatchSums PricedBatches::sums() const {
         sums.new_tokens += tokens;
         sums.kv_tokens += kv;
         sums.token_pairs += tokens * kv - tokens * (tokens - 1) / 2;
+        if (tokens == 1 && kv > 1) {
+            ++sums.decodes;
+            sums.decode_kv += kv;
+        }
     }
     return sums;
 }

@@ -51,8 +51,10 @@ struct Stage {
 struct BatchSums {
     std::int64_t requests = 0;
     Tokens new_tokens = 0;
-    Tokens kv_tokens = 0;    // that attention reads: past and new ones of every request
-    Tokens token_pairs = 0;  // that attention computes: of every new token with all up to it
+    Tokens kv_tokens = 0;      // that attention reads: past and new ones of every request
+    Tokens token_pairs = 0;    // that attention computes: of every new token with all up to it
+    std::int64_t decodes = 0;  // requests with a past that compute one token
+    Tokens decode_kv = 0;      // that these read
     bool has_prompts = false;
 };
 

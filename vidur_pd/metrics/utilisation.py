@@ -9,8 +9,8 @@ that:
 in it.
 
 FLOPs and bytes are those of the mean iterations of a pool, of those with prompts and of those of decodes alone, by half
-octaves of their tokens: with as many requests, tokens and pairs of tokens that attend to each other. Within a half
-octave both follow these almost linearly; over all iterations they do not, as experts are read for the first token that
+octaves of their tokens: with as many prompts, decodes, tokens and pairs of tokens that attend to each other. Within a
+half octave both follow these almost linearly; over all iterations they do not, as experts are read for the first token that
 chooses them. Tokens that verify drafts of a request read its KV once. Drafters are left out.
 """
 
@@ -50,6 +50,10 @@ class Activity:
     """Requests times the length of their iterations."""
     host_s: float = 0.0
     """Of ``busy_s``: in which the GPUs wait for the host."""
+    decodes: int = 0
+    """Requests with a past that compute one token, summed over iterations."""
+    decode_kv: int = 0
+    """KV tokens that these read."""
 
     @classmethod
     def of(cls, columns: dict[str, NDArray[Any]], instances: list[int]) -> Activity:
@@ -65,7 +69,16 @@ class Activity:
     @classmethod
     def _summed(cls, columns: dict[str, NDArray[Any]], rows: list[int] | NDArray[np.bool_]) -> Activity:
         total = {name: values[rows].sum().item() for name, values in columns.items()}
-        names = ("iterations", "requests", "new_tokens", "kv_tokens", "token_pairs", "request_s")
+        names = (
+            "iterations",
+            "requests",
+            "new_tokens",
+            "kv_tokens",
+            "token_pairs",
+            "decodes",
+            "decode_kv",
+            "request_s",
+        )
         return cls(
             busy_s=total["busy_ps"] / PS_PER_S,
             host_s=total["host_ps"] / PS_PER_S,
@@ -158,14 +171,20 @@ class RankWork:
         ranks = activity.iterations * self.partition.dp
         if not ranks or not activity.new_tokens:
             return None, 0.0, 0.0
-        requests, tokens = activity.requests / ranks, activity.new_tokens / ranks
-        whole = max(1, round(requests))
-        each = max(1, round(tokens / whole))
-        # A request of q new tokens up to position s has q·s − q(q − 1)/2 pairs of tokens.
-        reached = activity.token_pairs / activity.new_tokens + (activity.new_tokens / activity.requests - 1) / 2
-        kv_tokens = np.full(whole, max(each + (each == 1), round(reached)), dtype=np.int64)
-        batch = Batch(np.full(whole, each, dtype=np.int64), kv_tokens, whole)
-        return batch, tokens / (whole * each), self._active_share(requests)
+        decodes = round(activity.decodes / ranks)
+        new_tokens, kv_tokens = [1] * decodes, [round(activity.decode_kv / max(activity.decodes, 1))] * decodes
+        apart, read = (activity.decodes, activity.decode_kv) if decodes else (0, 0)
+        if others := activity.requests - apart:
+            tokens, pairs = activity.new_tokens - apart, activity.token_pairs - read
+            whole = max(1, round(others / ranks))
+            each = max(1, round(tokens / ranks / whole))
+            # A request of q new tokens up to position s has q·s − q(q − 1)/2 pairs of tokens.
+            reached = pairs / tokens + (tokens / others - 1) / 2
+            new_tokens += [each] * whole
+            kv_tokens += [max(each + (each == 1), round(reached))] * whole
+        batch = Batch(np.array(new_tokens), np.array(kv_tokens), len(new_tokens))
+        tokens_share = activity.new_tokens / ranks / batch.tokens
+        return batch, tokens_share, self._active_share(activity.requests / ranks)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

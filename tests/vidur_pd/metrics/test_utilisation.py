@@ -65,6 +65,31 @@ def test_tokens_that_verify_drafts_read_the_kv_of_their_request_once(model: str)
     assert one.memory_s < two.memory_s < 1.05 * experts * one.memory_s
 
 
+def test_decodes_beside_a_prompt_do_not_expand_the_latents_of_their_past() -> None:
+    """A prompt of 1,000 tokens with 24 decodes of DeepSeek-V3 at 4,096: the operators of just that batch."""
+    model, partition, precision = load_model("deepseek-v3"), Partition(tp=8), Precision("fp8", "bf16")
+    new_tokens, kv_tokens = [1000, *[1] * 24], [1000, *[4096] * 24]
+    pairs = 1000 * 1001 / 2 + 24 * 4096
+    mean = Activity(10, 1.0, 250, 10 * 1024, 10 * sum(kv_tokens), 10 * pairs, 1.0, decodes=240, decode_kv=240 * 4096)
+    found = RankWork(model, partition, precision, H200).of(mean)
+    batch = Batch(np.array(new_tokens), np.array(kv_tokens), 25)
+    listed = iteration_operators(model, partition, precision, batch)
+    seconds = sum(each.count * each.flops / H200.peak_flops[each.cost.dtype] for each in listed)
+    assert found.compute_s == pytest.approx(10 * seconds, rel=1e-6)
+    assert found.moved_bytes == pytest.approx(10 * sum(each.count * _moved_bytes(each) for each in listed), rel=1e-6)
+
+
+def test_decodes_beside_prompts_are_counted_in_a_run() -> None:
+    rows = [(10_000_000_000 * number, 500, 200) for number in range(20)]
+    result = simulate(config([pool("p", "mixed")], output={"iterations": True}), rows)
+    columns = result.iterations.columns()
+    with_prompts = columns["prefill_tokens"] > 0
+    beside, alone = result.iterations.activity
+    assert beside["decodes"].sum() == columns["decode_tokens"][with_prompts].sum() > 0
+    assert alone["decodes"].sum() == alone["requests"].sum()
+    assert alone["decode_kv"].sum() == alone["kv_tokens"].sum()
+
+
 def test_equal_work_in_other_batches_is_equal_flops() -> None:
     """A chunk of 1,000 tokens with 24 decodes, and the mean of it: as many tokens and pairs."""
     new_tokens, kv_tokens = np.array([1000, *[1] * 24]), np.array([1000, *[500] * 24])
