@@ -10,8 +10,8 @@ in it.
 
 FLOPs and bytes are those of the mean iterations of a pool, of those with prompts and of those of decodes alone, by half
 octaves of their tokens: with as many prompts, decodes, tokens and pairs of tokens that attend to each other. Within a
-half octave both follow these almost linearly; over all iterations they do not, as experts are read for the first token that
-chooses them. Tokens that verify drafts of a request read its KV once. Drafters are left out.
+half octave both follow these almost linearly; over all iterations they do not, as experts are read for the first token
+that chooses them. Tokens that verify drafts of a request read its KV once. Drafters are left out.
 """
 
 from __future__ import annotations
