@@ -13,7 +13,8 @@ import pytest
 from tests.integration.small_runs import NO_HOST, config, pool, requests
 from vidur_pd.metrics.console import print_result
 from vidur_pd.metrics.result import Result
-from vidur_pd.metrics.summary import Summary
+from vidur_pd.metrics.summary import PlannedPool, PlannerSummary, Summary, VerdictSummary
+from vidur_pd.metrics.verdict.causes import limit_of
 from vidur_pd.metrics.verdict.limits import Limit
 from vidur_pd.simulation import api
 
@@ -111,8 +112,9 @@ GOLDEN = {
     "(cluster.pools.d.instances, now #), or fp# KV (engine.kv).",
     "slot-bound": "Overloaded: waiting grows by # s per second to the last arrival, by when # % of the requests have "
     "their first token; misses the SLO: # % of the requests within their limits, wanted # %; limited by batch slots "
-    "(d): a rank has # requests in an iteration, of # slots. Next: more slots (engine.max_seqs, now #), or more "
-    "instances (cluster.pools.d.instances, now #).",
+    "(d): requests wait # s on average for a place in the batch, # decode iterations; a rank has # requests in an "
+    "iteration, of # slots, and KV blocks are taken to # % at most. Next: more slots "
+    "(cluster.pools.d.engine.max_seqs, now #), or more instances (cluster.pools.d.instances, now #).",
     "behind decode": "Overloaded: waiting grows by # s per second to the last arrival, by when # % of the requests "
     "have their first token; misses the SLO: # % of the requests within their limits, wanted # %; limited by KV room "
     "(d): requests wait for room: KV blocks are taken to # % on average, # % at most; computed prompts hold # % of "
@@ -127,9 +129,9 @@ GOLDEN = {
     "transfer (d): steps stand still in # % of the run, while descriptors of KV transfers are posted. Next: larger "
     "KV blocks (engine.block_tokens), of which each is a descriptor.",
     "first contact": "Misses the SLO: # % of the requests within their limits, wanted # %; limited by KV transfer: "
-    "instances meet for the first time, which is # % of the set-up of KV transfers. Next: a request between each two "
-    "instances before users come; to see what follows without one: kv_transfer.connector.handshake_us and "
-    "handshake_descriptor_us of #.",
+    "instances meet for the first time, which is # % of the set-up of KV transfers. Next: warm up every prefill–decode "
+    "pair with one request; to simulate a warmed-up cluster, set kv_transfer.connector.handshake_us and "
+    "handshake_descriptor_us to #.",
     "memory-bound": "Misses the SLO: # % of the requests within their limits, wanted # %; limited by decode memory "
     "bandwidth (d): a rank decodes # requests a step (memory bandwidth # %, MFU # %). Next: fewer requests a step: "
     "more instances (cluster.pools.d.instances, now #), or weights over more GPUs.",
@@ -404,3 +406,156 @@ def test_an_objective_that_no_request_has_is_met_and_said_to_be_of_none() -> Non
     alone = api.simulate(config([pool("m", "mixed")], slo={"tpot": {"p90": 0.02}}), rows).summary.verdict
     assert alone is not None
     assert masked(alone.sentence).startswith("Meets the SLO: TPOT p# of no request, limit # ms;")
+
+
+def chatting(decodes: int = 2, slots: int = 20, faults: tuple[dict[str, Any], ...] = (), **sections: Any) -> Summary:
+    """300 requests in 21 s on two instances that prefill, with a GPU and a server each, and on two that decode."""
+    lengths = {
+        "kind": "lognormal",
+        "prefill": {"mu": 7.2, "sigma": 0.8, "min": 16, "max": 8000},
+        "decode": {"mu": 5.3, "sigma": 0.7, "min": 4, "max": 1000},
+    }
+    sections = {
+        "workload": {
+            "kind": "synthetic",
+            "requests": 300,
+            "arrivals": {"kind": "poisson", "qps": 14},
+            "lengths": lengths,
+        },
+        "topology": {"kind": "rail_optimized", "gpus_per_node": 1, "nic": "400Gbps"},
+        "engine": {"max_batched_tokens": 8192},
+        "routing": {"policy": "least_requests"},
+        "kv_transfer": {"mode": "pull", "first_token": "decode_after_transfer"},
+        "slo": {"ttft_s": 0.5, "tpot_s": 0.02, "attainment": 0.95},
+        "faults": list(faults),
+        "recovery": {"degraded": "drain"},
+        **sections,
+    }
+    pools = [
+        pool("p", "prefill", instances=2),
+        pool("d", "decode", instances=decodes, engine={"max_seqs": slots}),
+    ]
+    return api.simulate(config(pools, **sections)).summary
+
+
+def verdict_of(summary: Summary) -> VerdictSummary:
+    assert summary.verdict is not None
+    return summary.verdict
+
+
+def test_waits_for_a_place_in_the_batch_are_slots_and_no_lack_of_kv() -> None:
+    """Ramp and drain keep the mean below nine tenths of the slots; KV blocks are mostly free. More slots help."""
+    found = chatting(decodes=1)
+    last = found.pools[-1]
+    assert (last.batch_mean or 0.0) < 0.9 * last.max_seqs
+    assert (last.kv_use_max or 1.0) < 0.3
+    verdict = verdict_of(found)
+    assert (verdict.limit, verdict.where) == (Limit.BATCH_SLOTS, "d")
+    assert masked(verdict.reason) == (
+        "requests wait # s on average for a place in the batch, # decode iterations; a rank has # requests in an "
+        "iteration, of # slots, and KV blocks are taken to # % at most"
+    )
+    assert verdict.advice.startswith("more slots (cluster.pools.d.engine.max_seqs, now 20), or more instances (")
+    assert (found.goodput_share or 1.0) < 0.7
+    assert (chatting(decodes=1, slots=60).goodput_share or 0.0) > 0.99
+
+
+def down(kind: str, **target: Any) -> dict[str, Any]:
+    return {"kind": kind, **target, "at_s": 2, "for_s": 10}
+
+
+@pytest.mark.parametrize(
+    ("faults", "where", "words"),
+    [
+        ((down("instance", instance="p-0"), down("instance", instance="p-1")), "p", "p-0 and p-1 were down"),
+        ((down("nic", gpu=2), down("nic", gpu=3)), "", "the NICs of gpu2 and gpu3 were down"),
+        ((down("gpu", gpu=2), down("gpu", gpu=3)), "", "gpu2 and gpu3 were down"),
+        ((down("instance", instance="d-0"),), "d", "d-0 was down"),
+    ],
+    ids=["prefill", "NICs", "GPUs", "one of two"],
+)
+def test_faults_are_the_limit_of_requests_that_are_late_for_them(
+    faults: tuple[dict[str, Any], ...], where: str, words: str
+) -> None:
+    """Without them all are in time, so that neither the first token nor those after it are late for anything else."""
+    assert (chatting(slots=16).goodput_share or 0.0) > 0.99
+    verdict = verdict_of(chatting(slots=16, faults=faults))
+    assert verdict.outcome != "meets"
+    assert (verdict.limit, verdict.where, verdict.also) == (Limit.FAULTS, where, None)
+    assert verdict.reason.endswith(f" {words} from 2 s to 12 s")
+    assert verdict.advice.startswith("spare capacity")
+
+
+@pytest.mark.parametrize(
+    ("faults", "words"),
+    [
+        (
+            tuple({"kind": "straggler", "instance": f"d-{row}", "factor": 4, "at_s": 2} for row in range(2)),
+            "d-0 and d-1 were slow from 2 s to the end",
+        ),
+        (
+            tuple({"kind": "slow_gpu", "gpu": gpu, "factor": 4, "at_s": 2} for gpu in (2, 3)),
+            "gpu2 and gpu3 were slow from 2 s to the end",
+        ),
+    ],
+    ids=["stragglers", "GPUs"],
+)
+def test_faults_that_nothing_compares_with_are_mentioned_with_the_limit(
+    faults: tuple[dict[str, Any], ...], words: str
+) -> None:
+    verdict = verdict_of(chatting(faults=faults, recovery={"degraded": "keep"}))
+    assert verdict.limit != Limit.FAULTS
+    assert f"; faults meanwhile: {words} (100 % of the requests beyond the " in verdict.sentence
+
+
+def test_a_short_fault_of_an_overloaded_cluster_is_not_its_limit() -> None:
+    short = {"kind": "nic", "gpu": 0, "at_s": 5, "for_s": 0.05}
+    verdict = verdict_of(chatting(decodes=1, faults=(short,)))
+    assert (verdict.limit, verdict.where) == (Limit.BATCH_SLOTS, "d")
+
+
+def test_times_that_a_link_flaps_are_one_fault() -> None:
+    flaps = {
+        "kind": "link_flap",
+        "between": ["gpu2", "leaf0.0"],
+        "at_s": 4,
+        "count": 6,
+        "down_s": 1.0,
+        "up_s": 0.2,
+    }
+    other = {**flaps, "between": ["gpu3", "leaf0.0"]}
+    verdict = verdict_of(chatting(faults=(flaps, other), recovery={"transfer_retries": 20}))
+    assert verdict.limit == Limit.FAULTS
+    assert "the links gpu2 - leaf0.0 and gpu3 - leaf0.0 were flapping from 4 s to 11 s" in verdict.reason
+
+
+def test_more_instances_are_the_planners_to_start_where_some_never_served() -> None:
+    plain = ran("overloaded").summary
+    assert limit_of("queue", plain).advice == "more instances (cluster.pools.p.instances, now 1)"
+    pools = (replace(plain.pools[0], instances=12), *plain.pools[1:])
+    for most, advice in (
+        (
+            4,
+            "more instances in service (the planner ran at most 4 of 12: planner.options, planner.interval_s, "
+            "planner.pools.p.min)",
+        ),
+        (12, "more instances (cluster.pools.p.instances, now 12)"),
+    ):
+        planner = PlannerSummary(policy="load", pools=(PlannedPool(name="p", instances=12, serving_most=most),))
+        assert limit_of("queue", replace(plain, pools=pools, planner=planner)).advice == advice
+
+
+def test_limits_of_each_request_that_percentiles_leave_out_are_said_not_to_be_judged() -> None:
+    rows = requests([(100_000 * row, 900, 20) for row in range(40)])
+    starts = {}
+    for tpot_s in (1e-4, 1.0):
+        slo = {"ttft": {"p90": 2.0}, "tpot_s": tpot_s}
+        found = api.simulate(config([pool("m", "mixed")], slo=slo), rows).summary
+        assert verdict_of(found).outcome == "meets"
+        starts[tpot_s] = verdict_of(found).sentence.partition("; ")
+    assert starts[1e-4][0].startswith("Meets the SLO's percentile targets: TTFT p90 ")
+    assert starts[1e-4][2].startswith(
+        "only 0.0 % of the requests meet tpot_s (0.1 ms), which is not judged because slo has percentile targets; "
+    )
+    assert starts[1.0][0].startswith("Meets the SLO: TTFT p90 ")
+    assert "not judged" not in starts[1.0][2]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -19,7 +20,9 @@ from vidur_pd.metrics.quantities import share_text
 from vidur_pd.metrics.requests import seconds
 from vidur_pd.metrics.summary import LimitSummary, PoolSummary, Summary, TargetSummary, VerdictSummary, WaitingSummary
 from vidur_pd.metrics.tally import RequestTally
-from vidur_pd.metrics.verdict.limits import NEAR_ROOF, Found, Limit, limit_of, percent
+from vidur_pd.metrics.verdict.causes import limit_of
+from vidur_pd.metrics.verdict.faults import behind_faults, faults_meanwhile, under_way
+from vidur_pd.metrics.verdict.limits import NEAR_ROOF, Found, Limit, percent, time_text
 
 IDLE: Final = 0.1
 """Share of its batch slots, KV blocks and FLOPs below which a pool has little to do. Our choice."""
@@ -34,12 +37,14 @@ def verdict_of(summary: Summary, tally: RequestTally, slo: SloConfig) -> Verdict
     trend = waiting_trend(tally)
     before, after = (_late_parts(tally, slo, of_ttft=of_ttft) for of_ttft in (True, False))
     outcome = _outcome(summary, trend)
-    found = _limit(summary, tally, outcome, before, after)
-    limits = _of_both(summary, tally, found, before, after) or ({} if found is None else {"": found})
+    causes = _Causes(summary, tally, slo)
+    latency, found = _limit(causes, outcome, before, after)
+    limits = _of_both(causes, found, before, after) or ({} if found is None else {"": found})
+    meanwhile = causes.other_faults(latency, limits) if outcome != "meets" else ""
     also = next((each for each in limits.values() if each != found), None)
     return VerdictSummary(
         outcome=outcome,
-        sentence=_sentence(summary, tally, outcome, limits, trend),
+        sentence=_sentence(causes, outcome, limits, trend, meanwhile),
         limit="" if found is None else found.limit.value,
         where="" if found is None else found.where,
         reason="" if found is None else found.reason,
@@ -53,6 +58,28 @@ def verdict_of(summary: Summary, tally: RequestTally, slo: SloConfig) -> Verdict
         late_before_first_token=before,
         late_after_first_token=after,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class _Causes:
+    """What makes requests late: faults, or else what the part stands for that most of them spend their time in."""
+
+    summary: Summary
+    tally: RequestTally
+    slo: SloConfig
+
+    def limit(self, latency: str, shares: Mapping[str, float]) -> Found | None:
+        if not shares:
+            return None
+        others = [under_way(self.tally, self.slo, name) for name in ("ttft", "tpot") if name != latency]
+        faults = behind_faults(self.summary, under_way(self.tally, self.slo, latency), others)
+        return faults or limit_of(next(iter(shares)), self.summary)
+
+    def other_faults(self, latency: str, limits: Mapping[str, Found]) -> str:
+        """Faults while requests were late, in words, unless they are a limit."""
+        if not latency or any(found.limit is Limit.FAULTS for found in limits.values()):
+            return ""
+        return faults_meanwhile(self.summary, under_way(self.tally, self.slo, latency))
 
 
 def limit_in_words(summary: Summary) -> str:
@@ -93,31 +120,34 @@ def _tightest(summary: Summary) -> TargetSummary | None:
 
 
 def _limit(
-    summary: Summary, tally: RequestTally, outcome: str, before: dict[str, float], after: dict[str, float]
-) -> Found | None:
+    causes: _Causes, outcome: str, before: dict[str, float], after: dict[str, float]
+) -> tuple[str, Found | None]:
+    """The latency that is limited, empty where it is none of them, and the limit."""
+    summary, tally = causes.summary, causes.tally
     if outcome == "nothing served" or (outcome == "not served" and not before and not after):
-        return _refusals(summary)
+        return "", _refusals(summary)
     if outcome == "overloaded":
+        latency = "tpot" if after and not before else "ttft"
         shares = before or after or _shares(tally.largest_parts(of_ttft=True))
     else:
-        shares = _shares_of_tightest(summary, tally, before, after)
-    return limit_of(next(iter(shares)), summary) if shares else None
+        latency, shares = _shares_of_tightest(summary, tally, before, after)
+    return latency, causes.limit(latency, shares)
 
 
 def _shares_of_tightest(
     summary: Summary, tally: RequestTally, before: dict[str, float], after: dict[str, float]
-) -> dict[str, float]:
-    """Parts of the latency that is nearest to its limit, or beyond it; of all requests where none is late."""
+) -> tuple[str, dict[str, float]]:
+    """The latency that is nearest to its limit, or beyond it, and its parts; of all requests where none is late."""
     tightest = _tightest(summary)
     latency = "" if tightest is None else tightest.latency
     if not latency:  # a share of requests: the objective of each that more of them miss
         late_ttft, late_tpot = _late_counts(summary, tally)
         latency = "ttft" if late_ttft > late_tpot or (late_ttft == late_tpot and _ttft_is_nearer(summary)) else "tpot"
     if latency == "e2e":
-        return _shares_of_whole(summary)
+        return latency, _shares_of_whole(summary)
     if latency == "tpot":
-        return after or _shares(tally.largest_parts(of_ttft=False))
-    return before or _shares(tally.largest_parts(of_ttft=True))
+        return latency, after or _shares(tally.largest_parts(of_ttft=False))
+    return latency, before or _shares(tally.largest_parts(of_ttft=True))
 
 
 def _shares_of_whole(summary: Summary) -> dict[str, float]:
@@ -143,12 +173,13 @@ def _ttft_is_nearer(summary: Summary) -> bool:
 
 
 def _of_both(
-    summary: Summary, tally: RequestTally, found: Found | None, before: dict[str, float], after: dict[str, float]
+    causes: _Causes, found: Found | None, before: dict[str, float], after: dict[str, float]
 ) -> dict[str, Found]:
     """Limits of TTFT and of TPOT, that of the run first, where both are missed for different reasons; else nothing."""
-    if not (before and after and {"ttft", "tpot"} <= _missed(summary, tally)):
+    if not (before and after and {"ttft", "tpot"} <= _missed(causes.summary, causes.tally)):
         return {}
-    limits = {name: limit_of(next(iter(shares)), summary) for name, shares in (("TTFT", before), ("TPOT", after))}
+    each_limit = {name: causes.limit(name.lower(), shares) for name, shares in (("TTFT", before), ("TPOT", after))}
+    limits = {name: limit for name, limit in each_limit.items() if limit is not None}
     if found not in limits.values() or len({(each.limit, each.where) for each in limits.values()}) == 1:
         return {}
     return dict(sorted(limits.items(), key=lambda item: item[1] != found))
@@ -175,9 +206,10 @@ def _refusals(summary: Summary) -> Found:
 
 
 def _sentence(
-    summary: Summary, tally: RequestTally, outcome: str, limits: Mapping[str, Found], trend: WaitingTrend | None
+    causes: _Causes, outcome: str, limits: Mapping[str, Found], trend: WaitingTrend | None, meanwhile: str
 ) -> str:
     """The verdict in words; ``limits`` by the latency that they limit, without a name where there is one."""
+    summary, tally = causes.summary, causes.tally
     nexts = [f"Next{f' for {latency}' if latency else ''}: {found.advice}." for latency, found in limits.items()]
     lost = summary.requests - summary.completed
     parts = []
@@ -191,7 +223,7 @@ def _sentence(
             f"overloaded: waiting grows by {trend.growth:.2f} s per second to the last arrival, by when "
             f"{percent(tally.share_begun)} of the requests have their first token"
         )
-    parts.append(_targets(summary))
+    parts.append(_targets(causes))
     if outcome == "meets" and (idle := _idle(summary)):
         parts.append(idle)
     else:
@@ -199,16 +231,40 @@ def _sentence(
         for latency, found in limits.items():
             where = f" ({found.where})" if found.where and found.limit is not Limit.LINK else ""
             parts.append(f"{f'{latency} ' if latency else ''}{verb} {found.limit}{where}: {found.reason}")
+    parts.append(meanwhile)
     text = "; ".join(part for part in parts if part)
     return " ".join([f"{text[0].upper()}{text[1:]}.", *(nexts if outcome != "meets" else ())])
 
 
-def _targets(summary: Summary) -> str:
+def _targets(causes: _Causes) -> str:
     """Whether the objectives are met and by how much: those that are missed, or else the tightest."""
-    missed = [target for target in summary.slo.targets if not target.is_met]
+    targets, unjudged = causes.summary.slo.targets, _not_judged(causes)
+    missed = [target for target in targets if not target.is_met]
     if missed:
-        return f"misses the SLO: {', '.join(_target(target) for target in missed)}"
-    return f"meets the SLO: {', '.join(_target(target) for target in summary.slo.targets)}"
+        text = f"misses the SLO: {', '.join(_target(target) for target in missed)}"
+    else:
+        of = "SLO's percentile targets" if unjudged else "SLO"
+        text = f"meets the {of}: {', '.join(_target(target) for target in targets)}"
+    return f"{text}; {unjudged}" if unjudged else text
+
+
+def _not_judged(causes: _Causes) -> str:
+    """Limits of each request that percentiles stand in for without having them, and that fewer meet than are wanted.
+
+    Where classes have limits of their own, nothing is said.
+    """
+    slo = causes.slo
+    if not slo.targets or slo.classes:
+        return ""
+    texts = []
+    for name, limit_s in (("ttft", slo.ttft_s), ("tpot", slo.tpot_s), ("e2e", slo.e2e_s)):
+        if limit_s is None or limit_s in (getattr(slo, name) or {}).values():
+            continue
+        share = 1 - float(np.mean(causes.tally.latency_s(name) > limit_s))
+        if share < slo.attainment:
+            texts.append(f"{share_text(share, slo.attainment)} of the requests meet {name}_s ({time_text(limit_s)})")
+    why = "which is not judged because slo has percentile targets"
+    return f"only {' and '.join(texts)}, {why}" if texts else ""
 
 
 def _target(target: TargetSummary) -> str:
@@ -216,12 +272,12 @@ def _target(target: TargetSummary) -> str:
         limit = target.limit or 0.0
         return f"{share_text(target.found, limit)} of the requests within their limits, wanted {share_text(limit)}"
     if not target.requests:
-        return f"{target.name} of no request, limit {_time(target.limit)}"
+        return f"{target.name} of no request, limit {time_text(target.limit)}"
     if target.found is None:
-        return f"{target.name} without end, limit {_time(target.limit)}"
+        return f"{target.name} without end, limit {time_text(target.limit)}"
     margin = target.margin or 0.0
     gap = f"{_small(margin)} to spare" if margin >= 0 else _excess(-margin)
-    return f"{target.name} {_time(target.found)}, limit {_time(target.limit)} ({gap})"
+    return f"{target.name} {time_text(target.found)}, limit {time_text(target.limit)} ({gap})"
 
 
 def _excess(share: float) -> str:
@@ -234,12 +290,6 @@ def _small(share: float) -> str:
     if share == 0 or share >= 5e-4:
         return percent(share)
     return f"{100 * share:.2f} %" if share >= 5e-5 else "less than 0.01 %"
-
-
-def _time(seconds_: float | None) -> str:
-    if seconds_ is None:
-        return "?"
-    return f"{seconds_:.3g} s" if seconds_ >= 1 else f"{1e3 * seconds_:.3g} ms"
 
 
 def _idle(summary: Summary) -> str:
