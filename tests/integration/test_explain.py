@@ -4,6 +4,7 @@ runs."""
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,9 @@ from tests.forked_commands import run_forked
 from tests.integration.small_runs import config, pool, requests
 from tests.vidur_pd.report.report_table import table_of
 from vidur_pd.report.load import read_run
-from vidur_pd.report.waterfall import _host_notes, waterfall
+from vidur_pd.report.slowest import _waits
+from vidur_pd.report.table import Table
+from vidur_pd.report.waterfall import _counted, _host_notes, longest, waterfall
 from vidur_pd.simulation.api import simulate
 from vidur_pd.simulation.output import write_result
 
@@ -86,6 +89,63 @@ def test_waits_for_the_host_are_said_of_compute() -> None:
     assert _host_notes(None) == ()
 
 
+@pytest.fixture(scope="module")
+def in_turn(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A decode instance with one place: the KV of later requests is there, and their first tokens are out, long before
+    their first decode iteration."""
+    tree = config(
+        [pool("p", "prefill"), pool("d", "decode", engine={"max_seqs": 1})],
+        topology=NODES,
+        engine={"estimator": "roofline"},
+        kv_transfer={"first_token": "decode_after_transfer"},
+        output={"batches": True},
+    )
+    folder = tmp_path_factory.mktemp("in_turn")
+    write_result(simulate(tree, requests([(0, 300, 40), (1000, 300, 40), (2000, 300, 40)])), folder)
+    return folder
+
+
+def test_iterations_of_a_decode_are_those_that_the_request_was_in(in_turn: Path) -> None:
+    """39 of 40 tokens each, one a step; those of requests that were served before it are not its own."""
+    run, members = read_run(in_turn), pd.read_parquet(in_turn / "batches.parquet")
+    iterations = pd.read_parquet(in_turn / "iterations.parquet")
+    of_decode = iterations[iterations["pool"] == "d"]["batch"]
+    for name in ("r0", "r1", "r2"):
+        own = of_decode.isin(members[members["request_id"] == name]["batch"])
+        (decode,) = (step for step in waterfall(run, name).steps if step.part == "decode_compute")
+        assert own.sum() == 39
+        assert decode.notes[0].startswith("39 iterations of d-0, ")
+
+
+def test_numbers_of_requests_are_written_out(in_turn: Path) -> None:
+    run = read_run(in_turn)
+    assert run.iterations is not None
+    numbers = run.iterations.numbers
+    crowded = Table({**numbers, "running": np.full(len(run.iterations), 1024.4)}, run.iterations.words)
+    found = waterfall(replace(run, iterations=crowded), "r0")
+    (decode,) = (step for step in found.steps if step.part == "decode_compute")
+    assert decode.notes[0] == "39 iterations of d-0, 1,024 requests there"
+    assert [_counted(number, "other") for number in (1, 2, 1000)] == ["1 other", "2 others", "1,000 others"]
+
+
+def test_what_a_first_token_waited_for_ends_with_it(in_turn: Path, folder: Path) -> None:
+    """With the arrival of its KV: a place on the decode instance is what the second token waited for."""
+    last = waterfall(read_run(in_turn), "r2")
+    assert longest({step.part: step.took_ps for step in last.steps}) == "decode_queue"
+    assert longest(last.before_first_token) not in (None, "decode_queue")
+    assert "decode queue" not in _waits(last)
+    assert sum(last.before_first_token.values()) == round(last.facts["ttft_s"] * 1e12)
+    for found in (waterfall(read_run(folder), name) for name in ("r0", "r1", "r2", "r3")):
+        assert 0 < sum(found.before_first_token.values()) <= round(found.facts["ttft_s"] * 1e12)
+
+
+def test_means_of_what_comes_before_the_first_token_are_those_of_the_summary(in_turn: Path) -> None:
+    run = read_run(in_turn)
+    found = [waterfall(run, name).before_first_token for name in ("r0", "r1", "r2")]
+    for part, mean_s in run.summary.ttft_attribution_s.items():
+        assert sum(each.get(part, 0) for each in found) / 3e12 == pytest.approx(mean_s, abs=1e-12)
+
+
 def test_the_command_prints_the_waterfall_and_refuses_what_is_not_there(folder: Path) -> None:
     printed = run_forked("vidur_pd", "explain", str(folder), "r2")
     assert printed.returncode == 0, printed.stderr
@@ -94,6 +154,7 @@ def test_the_command_prints_the_waterfall_and_refuses_what_is_not_there(folder: 
     )
     assert max(map(len, printed.stdout.splitlines())) <= 80
     assert "ahead in the queue, 3,000 prompt tokens: r1" in printed.stdout
+    assert printed.stdout.endswith("  ms in total, equal to E2E\n")
     tree = json.loads(run_forked("vidur_pd", "explain", str(folder), "slowest", "--json").stdout)
     assert tree["request_id"] == "r2"
     assert sum(step["took_ps"] for step in tree["steps"]) == tree["e2e_ps"]

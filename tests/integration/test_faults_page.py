@@ -35,6 +35,7 @@ def test_the_example_gives_what_the_page_shows(tmp_path: Path, monkeypatch: pyte
     assert found["transfers_retried"] == tree["transfers_retried"]
     loss = {name: round(value, 4) for name, value in found["slo_loss_minutes"].items()}
     assert loss == tree["slo_loss_minutes"]
+    assert all(pool["communication_share"] >= 0 for pool in summary["pools"])  # a difference of sums of times
     report = (tmp_path / "faults" / "report.html").read_text()
     assert "Faults over throughput and TTFT" in report
     assert "recomputed" in report

@@ -9,7 +9,7 @@ from typing import Any
 from aicb.iteration.host import MEDIAN_HOST, slowest_over_fastest
 from vidur_pd.metrics.error_text import host_waits, model_errors
 from vidur_pd.metrics.quantities import rate_text, share_text
-from vidur_pd.metrics.summary import Interval, PlannerSummary, PoolSummary, Summary, Throughput, UnderLoad
+from vidur_pd.metrics.summary import Interval, PlannerSummary, PoolSummary, Summary, Throughput, TierSummary, UnderLoad
 from vidur_pd.metrics.verdict.limits import percent
 
 LATENCIES = ("ttft_s", "tpot_s", "itl_s", "e2e_s")
@@ -56,7 +56,7 @@ def _headline(summary: Summary) -> Iterator[str]:
     if rates.requests_per_s is None:
         return
     yield f"whole run: {rate_text(rates.requests_per_s)} requests/s, {_tokens(rates)}" + (
-        f"; {100 * cached:.0f} % of the input was cached" if cached else ""
+        f"; {percent(cached)} of the input was cached" if cached else ""
     )
     load = summary.under_load
     if load is not None:
@@ -75,11 +75,7 @@ def _headline(summary: Summary) -> Iterator[str]:
     if summary.planner is not None:
         yield _planned(summary.planner)
     for tier in summary.tiers or ():
-        yield (
-            f"tier {tier.kind}: {tier.loaded_tokens} tokens loaded in {tier.load_s:.3g} s of loads, which take "
-            f"{tier.recompute_s:.3g} s to compute; {tier.loaded_bytes / 1e9:.3g} GB loaded, "
-            f"{tier.stored_bytes / 1e9:.3g} GB stored, {tier.held_bytes / 1e9:.3g} GB held"
-        )
+        yield f"tier {tier.kind}: {_tier(tier)}"
     yield from _host(summary)
     yield from _money(summary)
     yield from uncertainty(summary)
@@ -95,6 +91,19 @@ def _arrivals(load: UnderLoad) -> str:
     arrived, completed = load.arrivals_per_s or 0.0, load.requests_per_s or 0.0
     before = " (some came before)" if completed > arrived else ""
     return f"{rate_text(arrived)} requests/s arrived, {rate_text(completed)} completed{before}"
+
+
+def _tier(tier: TierSummary) -> str:
+    """What it gave to GPUs and to CPU memory, and what it holds."""
+    parts = [f"{tier.loaded_tokens:,} tokens ({tier.loaded_bytes / 1e9:.3g} GB) loaded"]
+    if tier.loads:
+        parts.append(
+            f"loading took {tier.load_s:.3g} s, recomputing these tokens would have taken {tier.recompute_s:.3g} s"
+        )
+    if tier.prefetched_chunks:
+        parts.append(f"{tier.prefetched_chunks:,} chunks prefetched into CPU memory")
+    parts.append(f"{tier.stored_bytes / 1e9:.3g} GB stored, {tier.held_bytes / 1e9:.3g} GB held")
+    return "; ".join(parts)
 
 
 def _planned(planner: PlannerSummary) -> str:

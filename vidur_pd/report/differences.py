@@ -52,7 +52,8 @@ METRICS: tuple[Metric, ...] = (
 )
 
 
-IF_KNOWN = ("Energy", "Cost")
+COST = "Cost"
+IF_KNOWN = ("Energy", COST)
 """Begins of the metrics that are left out where no run has them."""
 SEEDED: Mapping[str, str] = {
     "Requests/s, whole run": "throughput.requests_per_s",
@@ -139,10 +140,11 @@ def is_noise(base: Summary, other: Summary, figure: str) -> bool:
 def compare_summaries(summaries: Mapping[str, Summary], *, ranks_unlike: bool = False) -> list[ComparisonRow]:
     """One row per metric; the first summary is the one compared with.
 
-    Runs of other requests than its own have no changes, unless ``ranks_unlike``.
+    Runs of other requests than its own have no changes, unless ``ranks_unlike``; costs in other currencies have none.
     """
     first, *others = summaries
     ranked = [run for run in others if ranks_unlike or not has_other_requests(summaries[first], summaries[run])]
+    currencies = {run: summary.cost.currency if summary.cost else "" for run, summary in summaries.items()}
     rows = []
     for metric, value_of, show in METRICS:
         values = {run: value_of(summary) for run, summary in summaries.items()}
@@ -154,15 +156,20 @@ def compare_summaries(summaries: Mapping[str, Summary], *, ranks_unlike: bool = 
             continue
         base = values[first]
         change_text = _points if show is percent else _change
+        is_money = metric.startswith(COST)
+        compared = [run for run in ranked if not is_money or currencies[run] == currencies[first]]
         rows.append(
             ComparisonRow(
                 metric=metric,
                 values=values,
-                texts={run: show(value) for run, value in values.items()},
-                changes_percent={run: _percent(base, values[run]) if run in ranked else None for run in others},
+                texts={
+                    run: f"{currencies[run]} {show(value)}".strip() if is_money and value is not None else show(value)
+                    for run, value in values.items()
+                },
+                changes_percent={run: _percent(base, values[run]) if run in compared else None for run in others},
                 change_texts={
                     run: _marked(change_text(base, values[run]), metric, summaries[first], summaries[run])
-                    if run in ranked
+                    if run in compared
                     else ""
                     for run in others
                 },

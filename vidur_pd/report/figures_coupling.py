@@ -95,9 +95,9 @@ def attribution_chart(summary: Summary) -> Chart | None:
         bars(
             [seconds],
             ["mean request"],
-            name=label(_words(name)),
+            name=label(part_words(name)),
             marker={"color": PART_COLOURS.get(name, FAINT), "line": {"color": FAINT, "width": 0.4}},
-            hovertemplate=f"{label(_words(name))}: %{{x:.4g}} s<extra></extra>",
+            hovertemplate=f"{label(part_words(name))}: %{{x:.4g}} s<extra></extra>",
         )
         for name, seconds in parts.items()
     ]
@@ -173,5 +173,6 @@ def cost_text(summary: Summary) -> str | None:
     return "; ".join(parts) + (f" (prices of {cost.as_of})" if cost.as_of else "")
 
 
-def _words(name: str) -> str:
+def part_words(name: str) -> str:
+    """A part of latency, as it is written in text."""
     return name.replace("_", " ").replace("kv", "KV")

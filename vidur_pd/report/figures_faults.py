@@ -21,6 +21,7 @@ MOST_SHADED = 200
 MOST_LISTED = 40
 MOST_LABELLED = 12
 LABEL_LINES, LINE_PX = 4, 13
+HEIGHT_PX, MARGINS_PX = 360, 80
 KIND_COLOURS = {
     "gpu": "#c4262e",
     "instance": "#c4262e",
@@ -38,9 +39,11 @@ def fault_timeline(run: RunOutput) -> Chart | None:
         return None
     edges = time_edges(run.span_s, at_most=80)
     end_s = float(edges[-1])
+    rates, ttfts = token_rates(run, edges)[1], _mean_ttft(run, edges)
+    names = _names([event for event in events if event.at_s < end_s])
     rate = scatter(
         middles(edges),
-        token_rates(run, edges)[1],
+        rates,
         name="output tokens per second",
         mode="lines",
         line={"color": series_colour(0), "width": 1.8},
@@ -48,7 +51,7 @@ def fault_timeline(run: RunOutput) -> Chart | None:
     )
     ttft = scatter(
         middles(edges),
-        _mean_ttft(run, edges),
+        ttfts,
         name="mean TTFT of arrivals (right)",
         mode="lines+markers",
         marker={"size": 3},
@@ -58,16 +61,23 @@ def fault_timeline(run: RunOutput) -> Chart | None:
     )
     hidden = f" {len(events) - MOST_SHADED:,} further intervals are not drawn." if len(events) > MOST_SHADED else ""
     reading = f"Shaded: faults. A rate that returns later than the shade ends shows the work that had piled up.{hidden}"
-    frame = Frame("faults", "Faults over throughput and TTFT", reading, height_px=360, is_wide=True)
+    frame = Frame("faults", "Faults over throughput and TTFT", reading, height_px=HEIGHT_PX, is_wide=True)
     return draw(
         frame,
         [rate, ttft],
         time_axis(edges),
-        axis("Output tokens per second"),
+        axis("Output tokens per second", range=_below_names(rates, names)),
         showlegend=True,
-        yaxis2=axis("TTFT (s)", overlaying="y", side="right", rangemode="tozero", showgrid=False, tickmode="auto"),
+        yaxis2=axis(
+            "TTFT (s)",
+            overlaying="y",
+            side="right",
+            range=_below_names(ttfts, names),
+            showgrid=False,
+            tickmode="auto",
+        ),
         shapes=[_shade(event, end_s) for event in events[:MOST_SHADED] if event.at_s < end_s],
-        annotations=_names([event for event in events if event.at_s < end_s]),
+        annotations=names,
     )
 
 
@@ -80,6 +90,13 @@ def _mean_ttft(run: RunOutput, edges: Floats) -> Floats:
     sums, _ = np.histogram(arrived, edges, weights=ttft)
     mean: Floats = np.divide(sums, counts, out=np.full(len(counts), np.nan), where=counts > 0)
     return mean
+
+
+def _below_names(values: Floats, names: Sequence[Properties]) -> tuple[float, float]:
+    """An axis from zero, the largest value of which is drawn below the names of faults."""
+    largest = float(np.nanmax(values)) if np.isfinite(values).any() else 0.0
+    taken = LINE_PX * min(len(names), LABEL_LINES) / (HEIGHT_PX - MARGINS_PX)
+    return 0.0, 1.05 * (largest or 1.0) / (1 - taken)
 
 
 def _shade(event: FaultEvent, end_s: float) -> Properties:
@@ -119,6 +136,15 @@ def _names(events: Sequence[FaultEvent]) -> list[Properties]:
     ]
 
 
+def _moments(at_s: float, until_s: float | None) -> tuple[str, str]:
+    """Begin and end, with as many digits as tell them apart."""
+    if until_s is None:
+        return duration(at_s), "for ever"
+    texts = [(duration(at_s), duration(until_s))]
+    texts += [(f"{at_s:,.{places}f} s", f"{until_s:,.{places}f} s") for places in range(1, 7)]
+    return next((pair for pair in texts if pair[0] != pair[1]), texts[-1])
+
+
 def fault_tables(faults: FaultSummary) -> Markup:
     """SLO-loss minutes with what recovery did, and the events."""
     acted = {f"requests {each.name}": getattr(faults.requests, each.name) for each in fields(faults.requests)}
@@ -131,15 +157,7 @@ def fault_tables(faults: FaultSummary) -> Markup:
             rows.append([f"SLO-loss minutes, {part.replace('_', ' ')}", digits(minutes)])
     if loss.worst_attainment is not None:
         rows.append(["smallest attainment of a window", percent(loss.worst_attainment)])
-    events = [
-        [
-            event.kind,
-            event.target,
-            duration(event.at_s),
-            "for ever" if event.until_s is None else duration(event.until_s),
-        ]
-        for event in faults.events[:MOST_LISTED]
-    ]
+    events = [[event.kind, event.target, *_moments(event.at_s, event.until_s)] for event in faults.events[:MOST_LISTED]]
     text = table_html(("What faults cost", ""), rows, text_columns=1)
     if len(faults.events) > MOST_LISTED:
         events.append([f"{len(faults.events) - MOST_LISTED:,} more", "", "", ""])

@@ -25,7 +25,9 @@ from vidur_pd.report.colours import fainter, pool_colours
 from vidur_pd.report.series import Floats, Intervals, Spreading, middles, thin, time_edges, without_overlap
 from vidur_pd.report.table import Table, distinct
 
-MOST_LINES_PER_POOL = 6
+DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot")
+"""Of the instances of a pool, whose lines have one colour."""
+MOST_LINES_PER_POOL = len(DASHES)
 MOST_HEAT_ROWS = 320
 
 
@@ -130,13 +132,12 @@ def _per_instance(activity: Activity, values: Floats, pool_order: Sequence[str],
             traces += _band(x, values[places], pool, colour)
             continue
         for rank, place in enumerate(places):
-            opacity = 1.0 - 0.6 * rank / max(len(places), 2)
             trace = scatter(
                 x,
                 values[place],
                 name=label(activity.instances[place]),
                 mode="lines",
-                line={"color": fainter(colour, round(opacity, 2)), "width": 1.6},
+                line={"color": colour, "width": 1.6, "dash": DASHES[rank]},
                 hovertemplate=f"%{{y:.3g}} at %{{x:.4g}} s<extra>{label(activity.instances[place])}</extra>",
             )
             traces.append(trace)

@@ -255,11 +255,22 @@ def transfer_chart(run: RunOutput) -> Chart | None:
     reading = (
         "Points above the line of the NICs in use share links or wait; points below it went over NVLink."
         if rates
-        else "Higher points of equal size share links or wait; without links.parquet no line rate is known."
+        else f"Higher points of equal size share links or wait; {_why_no_line(run.links)}."
     )
     reading += "" if len(shown) == len(sent) else f" {len(shown):,} of {len(sent):,} transfers shown."
     frame = Frame("kv-transfers", "KV transfers", reading)
     return draw(frame, traces, log_axis("Size (MB)", sizes / 1e6), log_axis("Time (ms)", *times), showlegend=True)
+
+
+def _why_no_line(links: Table | None) -> str:
+    """Why no line rate of NICs is drawn; links that carried nothing have no rows."""
+    if links is None:
+        return "without links.parquet no line rate is known"
+    kinds = links.words["kind"]
+    if kinds.are("nic").any():
+        return "the rate of the NICs is not known"
+    over = "KV went over NVLink" if kinds.are("nvlink").any() else "links.parquet names none"
+    return f"no line rate of NICs is drawn, as none carried anything: {over}"
 
 
 def line_rates_bps(run: RunOutput) -> Mapping[str, float]:

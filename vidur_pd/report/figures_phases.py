@@ -72,8 +72,12 @@ def phase_seconds(iterations: Table, pool_order: Sequence[str]) -> PhaseSeconds:
     return PhaseSeconds(Stacks(tuple(names), phases), length, count)
 
 
-def phase_charts(iterations: Table, pool_order: Sequence[str]) -> list[Chart]:
-    """Stacked phases per pool: as a share of iteration time, and in milliseconds per iteration."""
+def phase_charts(iterations: Table, pool_order: Sequence[str], *, has_drafts: bool = False) -> list[Chart]:
+    """Stacked phases per pool: as a share of iteration time, and in milliseconds per iteration.
+
+    ``has_drafts``: an iteration gives several tokens.
+    """
+    close = "" if has_drafts else "; for a decode pool the bar's length is close to TPOT"
     found = phase_seconds(iterations, pool_order)
     shares = found.phases.over(found.length_s, 100)
     drawn = [phase for phase, values in shares.parts.items() if (values > LEAST_SHARE_SHOWN * 100).any()]
@@ -95,7 +99,7 @@ def phase_charts(iterations: Table, pool_order: Sequence[str]) -> list[Chart]:
             Frame(
                 "phase-ms",
                 "Iteration time by phase",
-                "Mean milliseconds per iteration; for a decode pool the bar's length is close to TPOT.",
+                f"Mean milliseconds per iteration{close}.",
                 height,
             ),
             "Mean time per iteration (ms)",

@@ -103,7 +103,7 @@ def _tiles(run: RunOutput) -> list[Tile]:
         _rate_tile("Output tokens", summary, "output_tokens_per_s", "tokens/s"),
         _latency_tile("TTFT", summary.ttft_s, summary),
         _latency_tile("TPOT", summary.tpot_s, summary),
-        _latency_tile("ITL", summary.itl_s, summary),
+        _latency_tile("ITL", summary.itl_s, summary, "tokens of one step come together"),
         _latency_tile("E2E", summary.e2e_s, summary),
         _goodput_tile(run),
         *_money_tiles(summary),
@@ -177,9 +177,12 @@ def _rate_tile(name: str, summary: Summary, rate: str, unit: str) -> Tile:
     return Tile(f"{name}, whole run", _with_unit(whole, unit), ", ".join(notes))
 
 
-def _latency_tile(name: str, latency: Distribution, summary: Summary) -> Tile:
+def _latency_tile(name: str, latency: Distribution, summary: Summary, where_zero: str = "") -> Tile:
+    """``where_zero``: what a median of zero says."""
     of = "" if summary.completed == summary.requests else f"; of {summary.completed:,} completed"
-    return Tile(f"{name} p50", duration(latency.p50), f"p90 {duration(latency.p90)}, p99 {duration(latency.p99)}{of}")
+    why = f"; {where_zero}" if where_zero and latency.p50 == 0 else ""
+    note = f"p90 {duration(latency.p90)}, p99 {duration(latency.p99)}{of}{why}"
+    return Tile(f"{name} p50", duration(latency.p50), note)
 
 
 def _with_unit(value: float | None, unit: str) -> str:

@@ -53,6 +53,11 @@ class RunOutput:
         return self.requests.rows(self.requests.words["status"].are("completed"))
 
     @property
+    def drafts_tokens(self) -> bool:
+        """Some pool decodes speculatively, as far as the configuration is there."""
+        return _is_drafting(self.config.get("engine")) or _is_drafting(self.config.get("cluster"))
+
+    @property
     def span_s(self) -> tuple[float, float]:
         """The time axis: from the first arrival to the last arrival, completion or iteration."""
         stamps = [self.requests["arrived_at_s"], self.requests["completed_at_s"]]
@@ -89,6 +94,16 @@ def read_run(folder: Path, label: str | None = None) -> RunOutput:
         config_text=config_text,
         config=config,
     )
+
+
+def _is_drafting(tree: object) -> bool:
+    match tree:
+        case Mapping():
+            return tree.get("speculative") is not None or any(map(_is_drafting, tree.values()))
+        case list():
+            return any(map(_is_drafting, tree))
+        case _:
+            return False
 
 
 def check_folder(folder: Path) -> None:

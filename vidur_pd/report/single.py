@@ -172,7 +172,7 @@ def _class_table(summary: Summary) -> Markup:
     ]
     figures = [f"{name}, {at}" for at in ("p50", "p99") for name in ("TTFT", "TPOT", "E2E")]
     columns = ("Class", "Completed", *figures, "Objectives (TTFT, TPOT)", "Meet both")
-    return table_html(columns, rows) if rows else Markup()
+    return table_html(columns, rows, texts=(len(columns) - 2,)) if rows else Markup()
 
 
 def _planner(run: RunOutput, planner: PlannerSummary) -> Markup:
@@ -248,7 +248,8 @@ def _phases(run: RunOutput) -> Markup:
     if not run.iterations:
         return _no_iterations(run, "The breakdown of iterations")
     names = [pool.name for pool in run.summary.pools]
-    return charts_html([*phase_charts(run.iterations, names), batch_chart(run.iterations, names)])
+    phases = phase_charts(run.iterations, names, has_drafts=run.drafts_tokens)
+    return charts_html([*phases, batch_chart(run.iterations, names)])
 
 
 def _estimates_table(summary: Summary) -> Markup:
@@ -310,7 +311,7 @@ def _not_served(run: RunOutput) -> Markup:
     if further:
         total = sum(each.requests for each in further)
         rows.append(["", f"{len(further):,} further reasons", f"{total:,}", percent(total / len(run.requests)), ""])
-    return table_html(("Outcome", "Reason", "Requests", "Share", "First request id"), rows, text_columns=2)
+    return table_html(("Outcome", "Reason", "Requests", "Share", "First request id"), rows, text_columns=2, texts=(4,))
 
 
 def _configuration(run: RunOutput) -> Markup:

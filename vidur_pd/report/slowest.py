@@ -11,17 +11,16 @@ from vidur_pd.metrics.attribution import MEANINGS, PARTS
 from vidur_pd.metrics.quantities import to_seconds
 from vidur_pd.report.charts import Chart, Frame, axis, bars, draw, label, rows_axis
 from vidur_pd.report.colours import FAINT
-from vidur_pd.report.figures_coupling import PART_COLOURS
+from vidur_pd.report.figures_coupling import PART_COLOURS, part_words
 from vidur_pd.report.load import RunOutput
 from vidur_pd.report.page import charts_html
 from vidur_pd.report.text import duration, meaning_html, note_html, table_html
-from vidur_pd.report.waterfall import ATTRIBUTION_FILE, Waterfall, slowest
+from vidur_pd.report.waterfall import ATTRIBUTION_FILE, Waterfall, longest, slowest
 
 MOST: Final = 10
 READING: Final = (
-    "Each bar is one request from its arrival to its last token, cut into what its time was spent on; pieces add "
-    "up to the "
-    "picosecond. vidur-pd explain OUT REQUEST_ID prints all of it."
+    "Each bar is one request from its arrival to its last token, cut into what its time was spent on; the pieces add "
+    "up to E2E. vidur-pd explain OUT REQUEST_ID prints all of it."
 )
 
 
@@ -41,7 +40,7 @@ def _chart(found: Sequence[Waterfall]) -> Chart:
     for part in PARTS:
         took_s = [sum(step.took_s for step in each.steps if step.part == part) for each in found]
         if any(took_s):
-            words = label(part.replace("_", " "))
+            words = label(part_words(part))
             traces.append(
                 bars(
                     took_s,
@@ -67,19 +66,24 @@ def _table(found: Sequence[Waterfall]) -> Markup:
         ]
         for each in found
     ]
-    return table_html(("Request", "Instances", "Tokens", "TTFT", "E2E", "What it waited for"), rows, text_columns=3)
+    columns = ("Request", "Instances", "Tokens", "TTFT", "E2E", "What it waited for before the first token")
+    return table_html(columns, rows, text_columns=3, texts=(5,))
 
 
 def _waits(found: Waterfall) -> str:
-    """Notes on the largest part before the first token, and on that part alone."""
-    before = [step for step in found.steps if not step.part.startswith("decode_c")]
-    largest = max(before, key=lambda step: step.took_ps, default=None)
+    """The part that took most before the first token, how long until then, and what is known of it."""
+    before = found.before_first_token
+    largest = longest(before)
     if largest is None:
         return Markup()
-    notes = f": {'; '.join(largest.notes)}" if largest.notes else ""
-    return f"{largest.part.replace('_', ' ')} {duration(largest.took_s)}{notes}"
+    notes = [note for step in found.steps if step.part == largest for note in step.notes]
+    return f"{part_words(largest)} {duration(to_seconds(before[largest]))}{': ' if notes else ''}{'; '.join(notes)}"
 
 
 def _meanings(found: Sequence[Waterfall]) -> str:
     met = [part for part in PARTS if any(step.part == part for each in found for step in each.steps)]
-    return " ".join(f"{part.replace('_', ' ').capitalize()}: {MEANINGS[part]}." for part in met)
+    return " ".join(f"{_sentence_case(part_words(part))}: {MEANINGS[part]}." for part in met)
+
+
+def _sentence_case(text: str) -> str:
+    return text[:1].upper() + text[1:]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from markupsafe import Markup
@@ -48,16 +48,20 @@ def count(value: float | None) -> str:
 
 
 def percent(share: float | None) -> str:
-    return NONE if share is None or not math.isfinite(share) else f"{share * 100:.1f} %"
+    """With one digit after the point; what is below zero by rounding alone is zero."""
+    return NONE if share is None or not math.isfinite(share) else f"{round(share * 100, 1) + 0.0:.1f} %"
 
 
 def tiles_html(tiles: Sequence[Tile]) -> Markup:
     return part("tiles", tiles)
 
 
-def table_html(columns: Sequence[str], rows: Sequence[Sequence[str]], text_columns: int = 1) -> Markup:
-    """A table of plain text whose first ``text_columns`` columns are flush left and the others are numbers."""
-    return part("table", columns, rows, text_columns)
+def table_html(
+    columns: Sequence[str], rows: Sequence[Sequence[str]], text_columns: int = 1, texts: Collection[int] = ()
+) -> Markup:
+    """A table of plain text whose first ``text_columns`` columns and those at the places ``texts`` are flush left and
+    wrap; the others are numbers."""
+    return part("table", columns, rows, {*range(text_columns), *texts})
 
 
 def note_html(text: str, *, is_warning: bool = False) -> Markup:

@@ -25,6 +25,7 @@ from vidur_pd.metrics.quantities import milliseconds_text
 from vidur_pd.report.load import RunOutput, require_columns
 from vidur_pd.report.series import Floats, Ints
 from vidur_pd.report.table import Table, Words
+from vidur_pd.report.text import digits
 
 PS_PER_S: Final = 10**12
 MOST_NAMED: Final = 6
@@ -32,6 +33,8 @@ MOST_NAMED: Final = 6
 TEXT_COLUMNS: Final = 80
 BAR_COLUMNS: Final = 22
 ATTRIBUTION_FILE: Final = "attribution.parquet"
+ROUNDING_S: Final = 1e-9
+"""Of sums of times: far less than any iteration."""
 Row = dict[str, Any]
 """A request by the names of `REQUEST_COLUMNS`: words, and floats."""
 Parts = dict[str, int]
@@ -63,6 +66,8 @@ class Waterfall:
     """Its row of ``requests.csv``."""
     steps: tuple[Step, ...]
     e2e_ps: int
+    before_first_token: Mapping[str, int] = field(default_factory=dict)
+    """What of TTFT its parts take [ps], without the way of the token to the client; `PARTS` that take any."""
     chunks: tuple[tuple[float, int, int], ...] = field(default=())
     """(begin [s] after the arrival, new tokens, requests in the batch) of the iterations that computed its prompt;
     empty without ``batches.parquet``."""
@@ -92,7 +97,7 @@ def waterfall(run: RunOutput, request_id: str) -> Waterfall:
 def slowest(run: RunOutput, by: str, most: int) -> list[Waterfall]:
     """Those of the completed requests with the largest ``ttft_s`` or ``e2e_s``; none where the file is missing.
 
-    Notes are those of the largest part of each apart from its decode iterations.
+    Notes are those of the part of each that takes most before the first token.
     """
     if not (run.folder / ATTRIBUTION_FILE).exists():
         return []
@@ -153,8 +158,8 @@ def _ids(path: Path, table: Any) -> arrow_columns.Texts:
 
 
 def _waterfall(run: RunOutput, row: Row, parts: Parts, *, notes_all: bool = True) -> Waterfall:
-    apart = [part for part in PARTS if not part.startswith("decode_c")]
-    largest = max(apart, key=lambda part: parts[f"{part}_ps"])
+    before = _before_first_token(row, parts)
+    largest = longest(before)
     steps, at_ps = [], 0
     for part in PARTS:
         took_ps = parts[f"{part}_ps"]
@@ -163,7 +168,51 @@ def _waterfall(run: RunOutput, row: Row, parts: Parts, *, notes_all: bool = True
             steps.append(Step(part, at_ps / PS_PER_S, took_ps, notes))
         at_ps += took_ps
     chunks = _chunks(run.folder, row) if notes_all else ()
-    return Waterfall(row["request_id"], row, tuple(steps), parts["e2e_ps"], chunks)
+    return Waterfall(row["request_id"], row, tuple(steps), parts["e2e_ps"], before, chunks)
+
+
+def longest(took_ps: Mapping[str, int]) -> str | None:
+    """The part that takes most, the first of equal ones; ``None`` of none."""
+    return max(took_ps, key=lambda part: took_ps[part], default=None)
+
+
+def _spans_ps(row: Row, parts: Parts) -> dict[str, int]:
+    """Spans of a request from its arrival to its first decode iteration, in order: parts that are one span each,
+    ``frontend`` to the engines alone, and ``prefill``, from its first iteration to the end of its prompt."""
+    arrived_ps, scheduled_ps, prefilled_ps = (
+        round(PS_PER_S * row[name]) for name in ("arrived_at_s", "scheduled_at_s", "prefill_completed_at_s")
+    )
+    lost_ps, queue_ps = parts["lost_ps"], parts["queue_ps"]
+    after = ("kv_room", "kv_setup", "kv_transfer", "decode_queue")
+    return {
+        "frontend": scheduled_ps - arrived_ps - lost_ps - queue_ps,
+        "lost": lost_ps,
+        "queue": queue_ps,
+        "prefill": prefilled_ps - scheduled_ps,
+        **{name: parts[f"{name}_ps"] for name in after},
+    }
+
+
+def _before_first_token(row: Row, parts: Parts) -> dict[str, int]:
+    """What parts take [ps] before the first token; of decode iterations, and of the way back, nothing."""
+    ttft_ps, at_ps, found = round(PS_PER_S * row["ttft_s"]), 0, dict[str, int]()
+    for part, span_ps in _spans_ps(row, parts).items():
+        found[part] = min(at_ps + span_ps, ttft_ps) - min(at_ps, ttft_ps)
+        at_ps += span_ps
+    left_ps = found.pop("prefill")
+    for part in ("prefill_compute", "prefill_communication", "preempted", "stall"):
+        found[part] = min(parts[f"{part}_ps"], left_ps)
+        left_ps -= found[part]
+    return {part: found[part] for part in PARTS if found.get(part, 0) > 0}
+
+
+def _decode_span_s(row: Row, parts: Parts) -> tuple[float, float]:
+    """From the begin of its first decode iteration to the end of its last one."""
+    spans = _spans_ps(row, parts)
+    back_ps = parts["frontend_ps"] - spans["frontend"]
+    ends_ps = sum(spans.values()), parts["e2e_ps"] - back_ps
+    begin_s, end_s = (row["arrived_at_s"] + each / PS_PER_S for each in ends_ps)
+    return begin_s, end_s
 
 
 def _notes(run: RunOutput, row: Row, parts: Parts, part: str) -> tuple[str, ...]:
@@ -177,15 +226,16 @@ def _notes(run: RunOutput, row: Row, parts: Parts, part: str) -> tuple[str, ...]
             )
         case "prefill_communication" | "decode_communication":
             contention_ps = parts[f"{part.removesuffix('_communication')}_contention_ps"]
-            return (f"{contention_ps / 1e9:.3g} ms of it beyond an idle fabric",) if contention_ps > 0 else ()
+            beyond = f"{milliseconds_text(contention_ps / PS_PER_S)} ms of it beyond an idle fabric"
+            return (beyond,) if contention_ps > 0 else ()
         case "kv_room":
             return _room_notes(run, row)
         case "kv_transfer":
             return _wire_notes(run.requests, row)
         case "decode_compute":
-            return _decode_notes(run, row)
+            return _decode_notes(run, row, parts)
         case "preempted":
-            return (f"it lost its KV blocks {int(row['preemptions'])} times",)
+            return (f"it lost its KV blocks {_counted(int(row['preemptions']), 'time')}",)
         case _:
             return ()
 
@@ -215,7 +265,7 @@ def _room_notes(run: RunOutput, row: Row) -> tuple[str, ...]:
     there = requests.words["decode_instance"].are(row["decode_instance"])
     there &= (requests["prefill_completed_at_s"] <= at) & (requests["completed_at_s"] > at)
     tokens = int(np.nansum(requests["prefill_tokens"][there]))
-    found = f"{row['decode_instance']} had {there.sum()} requests with {tokens:,} prompt tokens"
+    found = f"{row['decode_instance']} had {_counted(int(there.sum()), 'request')} with {tokens:,} prompt tokens"
     return (*_outages_of(run, row["decode_instance"], at, row["kv_sent_at_s"]), found)
 
 
@@ -231,27 +281,37 @@ def _wire_notes(requests: Table, row: Row) -> tuple[str, ...]:
     sent, arrived, size = row["kv_sent_at_s"], row["kv_arrived_at_s"], row["pd_p2p_comm_bytes"]
     rate = 8e-9 * size / (arrived - sent) if arrived > sent else float("inf")
     at_once = (requests["kv_sent_at_s"] < arrived) & (requests["kv_arrived_at_s"] > sent)
-    notes = [f"{size / 1e6:.4g} MB at {rate:,.0f} Gbit/s, first byte to last"]
+    notes = [f"{digits(size / 1e6)} MB at {rate:,.0f} Gbit/s, first byte to last"]
     for column, way in (("prefill_instance", "from"), ("decode_instance", "to")):
         rows = np.flatnonzero(at_once & requests.words[column].are(row[column]))
         others = [name for name in requests.words["request_id"].rows(rows) if name != row["request_id"]]
         if others:
-            notes.append(f"{len(others)} others {way} {row[column]} meanwhile: {named(others)}")
+            notes.append(f"{_counted(len(others), 'other')} {way} {row[column]} meanwhile: {named(others)}")
     return tuple(notes)
 
 
-def _decode_notes(run: RunOutput, row: Row) -> tuple[str, ...]:
-    begin = row["kv_arrived_at_s"] if row["kv_arrived_at_s"] > 0 else row["prefill_completed_at_s"]
-    steps = _steps(run, row["decode_instance"], begin, row["completed_at_s"])
-    if steps is None:
+def _decode_notes(run: RunOutput, row: Row, parts: Parts) -> tuple[str, ...]:
+    """Iterations of its decode instance while it was in the batch, those of prompts alone left out."""
+    instance = row["decode_instance"] or row["prefill_instance"]
+    found = _steps(run, instance, *_decode_span_s(row, parts))
+    steps = None if found is None else found.rows(found["decode_tokens"] > 0)
+    if not steps:
         return ()
     with_prompts = int((steps["prefill_tokens"] > 0).sum())
-    prompts = f", {with_prompts} of them with prompts" if with_prompts else ""
-    running = np.nanmean(steps["running"])
+    prompts = f", {with_prompts:,} of them with prompts" if with_prompts else ""
+    preempted = ", those while it was preempted included" if parts["preempted_ps"] else ""
+    running = float(np.nanmean(steps["running"]))
+    mean = f"{running:.3g}" if running < 100 else f"{running:,.0f}"
+    requests = "request" if mean == "1" else "requests"
     return (
-        f"{len(steps)} iterations of {row['decode_instance']}, {running:.3g} requests there{prompts}",
+        f"{_counted(len(steps), 'iteration')} of {instance}, {mean} {requests} there{prompts}{preempted}",
         *_host_notes(steps),
     )
+
+
+def _counted(number: int, what: str) -> str:
+    """A number and its noun."""
+    return f"{number:,} {what}" if number == 1 else f"{number:,} {what}s"
 
 
 def _steps(run: RunOutput, instance: str, begin_s: float, end_s: float) -> Table | None:
@@ -260,7 +320,7 @@ def _steps(run: RunOutput, instance: str, begin_s: float, end_s: float) -> Table
         return None
     starts_s, ends_s = run.iterations["start_s"], run.iterations["end_s"]
     of_instance = run.iterations.words["instance"].are(instance)
-    found = run.iterations.rows(of_instance & (starts_s >= begin_s - 1e-12) & (ends_s <= end_s + 1e-12))
+    found = run.iterations.rows(of_instance & (starts_s >= begin_s - ROUNDING_S) & (ends_s <= end_s + ROUNDING_S))
     return found or None
 
 
@@ -270,7 +330,7 @@ def _host_notes(steps: Table | None) -> tuple[str, ...]:
         return ()
     waits_s, length_s = float(np.nansum(steps["host_s"])), float(np.nansum(steps["end_s"] - steps["start_s"]))
     share = waits_s / length_s if length_s > 0 else 0.0
-    return (f"{1e3 * waits_s:.4g} ms of these iterations GPUs wait for the host",) if share >= 0.01 else ()
+    return (f"{milliseconds_text(waits_s)} ms of these iterations GPUs wait for the host",) if share >= 0.01 else ()
 
 
 def _chunks(folder: Path, row: Row) -> tuple[tuple[float, int, int], ...]:
@@ -336,13 +396,14 @@ def waterfall_text(found: Waterfall) -> str:
         notes = [*step.notes]
         if step.part == "prefill_compute":
             notes += [
-                f"chunk at {1e3 * at:.3f} ms: {tokens:,} tokens, {size} requests in its batch"
+                f"chunk at {1e3 * at:.3f} ms: {_counted(tokens, 'token')}, {_counted(size, 'request')} in its batch"
                 for at, tokens, size in found.chunks
             ]
         for note in notes:
             lines += textwrap.wrap(note, TEXT_COLUMNS, initial_indent=" " * 26, subsequent_indent=" " * 28)
     total_ps = sum(step.took_ps for step in found.steps)
-    lines += ["", f"{'':>11}  {total_ps / 1e9:>11.3f}  in all, to the picosecond its E2E"]
+    equal = "equal to E2E" if total_ps == found.e2e_ps else f"E2E is {found.e2e_ps / 1e9:.3f} ms"
+    lines += ["", f"{'':>11}  {total_ps / 1e9:>11.3f}  ms in total, {equal}"]
     return "\n".join(lines)
 
 

@@ -395,7 +395,7 @@ class Account:
             prompts_share=_ratio(kinds[0].busy_s, total_s),
             prompts_host_share=_ratio(kinds[0].host_s, kinds[0].busy_s),
             decodes_host_share=_ratio(kinds[1].host_s, kinds[1].busy_s),
-            communication_share=_ratio(total_s - computing_s, total_s),
+            communication_share=_ratio(max(total_s - computing_s, 0.0), total_s),
             max_seqs=max_seqs,
             batch_mean=_ratio(sum(activity.requests for activity in kinds), ranks),
             batch_use=_ratio(sum(activity.request_s for activity in kinds), slots_s),

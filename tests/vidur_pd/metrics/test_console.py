@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from tests.integration.small_runs import config, pool, simulate
 from vidur_pd.metrics.console import not_served, print_result
 from vidur_pd.metrics.result import Result
+from vidur_pd.metrics.summary import TierSummary
 
 ENGINE = {"estimator": "roofline", "max_model_len": 1000}
 
@@ -70,3 +72,26 @@ def test_more_requests_may_complete_under_load_than_arrive(capsys: pytest.Captur
     print_result(summary)
     printed = " ".join(capsys.readouterr().out.split())
     assert "1.00 requests/s arrived, 10.00 completed (some came before); " in printed
+
+
+def test_a_tier_that_is_read_ahead_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+    """A disk from which nothing goes to GPUs directly, but chunks to CPU memory."""
+    memory = TierSummary(
+        kind="cpu", loads=2, loaded_tokens=1280, loaded_bytes=2 * 10**9, load_s=0.5, recompute_s=4.0, held_bytes=10**9
+    )
+    disk = TierSummary(kind="nvme", prefetched_chunks=12664, stored_bytes=3 * 10**9, held_bytes=3 * 10**9)
+    print_result(replace(served((0, 100, 3)).summary, tiers=(memory, disk)))
+    printed = " ".join(capsys.readouterr().out.split())
+    assert (
+        "tier cpu: 1,280 tokens (2 GB) loaded; loading took 0.5 s, recomputing these tokens would have taken 4 s; "
+        "0 GB stored, 1 GB held"
+    ) in printed
+    assert "tier nvme: 0 tokens (0 GB) loaded; 12,664 chunks prefetched into CPU memory; 3 GB stored" in printed
+
+
+@pytest.mark.parametrize(("share", "shown"), [(0.0042, "0.4 %"), (0.57, "57 %")])
+def test_a_small_share_of_cached_input_has_a_digit_after_the_point(
+    capsys: pytest.CaptureFixture[str], share: float, shown: str
+) -> None:
+    print_result(replace(served((0, 100, 3)).summary, cached_input_share=share))
+    assert f"; {shown} of the input was cached" in " ".join(capsys.readouterr().out.split())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from hypothesis import strategies as st
 from tests.vidur_pd.report.report_page import read_figure, unpack
 from tests.vidur_pd.report.report_run import NIC_BPS, Shape, write_run
 from tests.vidur_pd.report.report_table import links_of, table_of_rows
-from vidur_pd.metrics.summary import Histogram, Objectives
+from vidur_pd.metrics.summary import Histogram, Objectives, TierSummary
 from vidur_pd.report.charts import Chart, compact, label, log_axis
 from vidur_pd.report.figures_instances import measure_activity
 from vidur_pd.report.figures_latency import (
@@ -31,10 +32,13 @@ from vidur_pd.report.figures_latency import (
 from vidur_pd.report.figures_load import token_rates
 from vidur_pd.report.figures_network import busiest_links, line_rates_bps, mean_use_chart, peak_use_chart
 from vidur_pd.report.figures_phases import phase_charts, phase_seconds
+from vidur_pd.report.figures_tiers import tier_table
 from vidur_pd.report.load import distinct_labels, read_run
 from vidur_pd.report.page import charts_html
+from vidur_pd.report.slowest import _meanings, _waits
 from vidur_pd.report.table import Table
-from vidur_pd.report.text import digits, duration
+from vidur_pd.report.text import digits, duration, percent, table_html
+from vidur_pd.report.waterfall import Step, Waterfall
 
 STAMPS = [
     "arrived_at_s",
@@ -355,3 +359,31 @@ def test_numbers_have_three_significant_digits(value: float, shown: str) -> None
 )
 def test_labels_tell_the_folders_apart(folders: list[str], labels: list[str]) -> None:
     assert distinct_labels([Path("/runs") / folder for folder in folders]) == labels
+
+
+@pytest.mark.parametrize(("share", "shown"), [(-1.2e-16, "0.0 %"), (0.0042, "0.4 %"), (1.0, "100.0 %"), (None, "–")])
+def test_a_share_that_is_zero_but_for_rounding_has_no_sign(share: float | None, shown: str) -> None:
+    assert percent(share) == shown
+
+
+def test_columns_of_text_are_no_numbers_wherever_they_are() -> None:
+    """Numbers are flush right and do not wrap."""
+    table = table_html(("Name", "Tokens", "Why"), [["a", "1", "b"]], texts=(2,))
+    assert re.findall(r'<td( class="number")? data-head="(\w+)"', table) == [
+        ("", "Name"),
+        (' class="number"', "Tokens"),
+        ("", "Why"),
+    ]
+
+
+def test_tiers_show_what_was_prefetched() -> None:
+    table = tier_table([TierSummary(kind="nvme", prefetched_chunks=12664, recompute_s=21.4)])
+    assert 'data-head="Chunks prefetched">12,664<' in table
+    assert 'data-head="Recomputing">21.4 s<' in table
+
+
+def test_acronyms_of_parts_keep_their_capitals() -> None:
+    step = Step("kv_room", 0.0, 10**9, ("d-0 had 3 requests",))
+    found = Waterfall("r0", {}, (step,), 10**9, {"queue": 1, "kv_room": 10**8})
+    assert _meanings([found]).startswith("KV room: end of its prompt")
+    assert _waits(found) == "KV room 100 µs: d-0 had 3 requests"

@@ -97,5 +97,17 @@ def test_cost_is_told_on_the_page_and_compared(tmp_path: Path) -> None:
     assert '<div class="value">EUR 12.2</div>' in text
     bare = write_run(tmp_path / "bare")
     rows = {row["metric"]: row["texts"] for row in comparison_table([folder, bare])}
-    assert rows["Cost per million output tokens"] == {"priced": "12.2", "bare": "–"}
+    assert rows["Cost per million output tokens"] == {"priced": "EUR 12.2", "bare": "–"}
     assert "Cost per hour" not in {row["metric"] for row in comparison_table([bare])}
+
+
+def test_costs_in_other_currencies_have_no_change(tmp_path: Path) -> None:
+    folders = [write_run(tmp_path / name) for name in ("first", "dearer", "abroad")]
+    for folder, currency, per_hour in zip(folders, ("EUR", "EUR", "USD"), (100.0, 150.0, 150.0), strict=True):
+        tree = json.loads((folder / "summary.json").read_text())
+        cost = {"currency": currency, "per_hour": per_hour}
+        (folder / "summary.json").write_text(json.dumps(tree | {"cost": cost}))
+    row = next(row for row in comparison_table(folders) if row["metric"] == "Cost per hour")
+    assert row["texts"] == {"first": "EUR 100", "dearer": "EUR 150", "abroad": "USD 150"}
+    assert row["change_texts"] == {"dearer": "+50.0 %", "abroad": ""}
+    assert row["changes_percent"] == {"dearer": pytest.approx(50.0), "abroad": None}

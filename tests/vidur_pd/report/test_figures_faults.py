@@ -7,7 +7,9 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from tests.vidur_pd.report.report_page import read_figure
+import numpy as np
+
+from tests.vidur_pd.report.report_page import read_figure, unpack
 from tests.vidur_pd.report.report_run import Shape, write_run
 from vidur_pd.report import write_report
 from vidur_pd.report.figures_faults import MOST_LABELLED, MOST_SHADED, fault_tables, fault_timeline
@@ -78,3 +80,27 @@ def test_the_page_has_the_section_where_something_failed_and_else_not(tmp_path: 
         assert text in page
     write_run(tmp_path / "plain", Shape(requests=60))
     assert "SLO-loss minutes" not in write_report(tmp_path / "plain").read_text()
+
+
+def test_a_short_fault_begins_before_it_ends(tmp_path: Path) -> None:
+    """50 ms from 45 s on: three digits do not tell begin and end apart."""
+    events = [
+        {"kind": "link_flap", "target": "x", "at_s": 45.0, "until_s": 45.05},
+        {"kind": "gpu", "target": "gpu3", "at_s": 10.0, "until_s": None},
+    ]
+    faults = read_run(write_with(tmp_path / "run", events)).summary.faults
+    assert faults is not None
+    table = fault_tables(faults)
+    assert all(f">{text}</td>" in table for text in ("45.00 s", "45.05 s", "10.0 s", "for ever"))
+
+
+def test_names_of_faults_are_above_what_is_drawn(tmp_path: Path) -> None:
+    """Two lines of 13 px of 280."""
+    events = [{"kind": "nic", "target": f"gpu{i}", "at_s": i / 50, "until_s": None} for i in range(2)]
+    chart = fault_timeline(read_run(write_with(tmp_path / "run", events)))
+    assert chart is not None
+    figure = read_figure(chart.figure_json)
+    for trace, axis in zip(figure["data"], ("yaxis", "yaxis2"), strict=True):
+        low, high = figure["layout"][axis]["range"]
+        assert low == 0.0
+        assert np.nanmax(unpack(trace["y"])) < (1 - 2 * 13 / 280) * high

@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +17,10 @@ import pytest
 from boundary.errors import InputError
 from tests.vidur_pd.report.report_page import Page, parse_page
 from tests.vidur_pd.report.report_run import Shape, write_run
+from tests.vidur_pd.report.report_table import links_of
 from vidur_pd.report import write_report
+from vidur_pd.report.figures_network import transfer_chart
+from vidur_pd.report.load import read_run
 
 MOST_BYTES = 2_500_000
 SECTIONS = ["headline", "latency", "load", "instances", "iterations", "network", "requests", "configuration"]
@@ -245,6 +249,38 @@ def test_without_links_the_transfers_are_drawn_without_a_line_rate(own_run: Path
     assert [trace["name"] for trace in page.charts["kv-transfers"]["data"]] == ["KV transfer", "1 NIC, 400 Gbit/s"]
 
 
+@pytest.mark.parametrize(
+    ("kind", "said"),
+    [
+        (None, "without links.parquet no line rate is known"),
+        ("nvlink", "no line rate of NICs is drawn, as none carried anything: KV went over NVLink"),
+    ],
+)
+def test_transfers_say_why_there_is_no_line_rate(whole_run: Path, kind: str | None, said: str) -> None:
+    links = None if kind is None else links_of([("gpu0 > nvswitch0", kind, "kv", 0.0, 1.0, 1e6)])
+    chart = transfer_chart(replace(read_run(whole_run), links=links))
+    assert chart is not None
+    assert chart.reading.endswith(f"share links or wait; {said}.")
+
+
+def test_the_length_of_an_iteration_is_tpot_without_drafts_alone(own_run: Path, page: Page) -> None:
+    assert "close to TPOT" in page.text
+    path = own_run / "config.yaml"
+    path.write_text(path.read_text() + "engine: {speculative: {method: mtp, drafts: 1, acceptance: 0.85}}\n")
+    assert read_run(own_run).drafts_tokens
+    assert "close to TPOT" not in parse_page(write_report(own_run)).text
+
+
+def test_gaps_of_zero_between_tokens_are_explained(own_run: Path, page: Page) -> None:
+    assert "come together" not in page.text
+
+    def together(tree: dict[str, object]) -> None:
+        tree["itl_s"] = {"mean": 0.004, "p50": 0.0, "p90": 0.01, "p99": 0.02}
+
+    edit_summary(own_run, together)
+    assert "tokens of one step come together" in parse_page(write_report(own_run)).text
+
+
 def test_a_missing_configuration_is_reported(own_run: Path) -> None:
     (own_run / "config.yaml").unlink()
     assert any("no config.yaml" in text for text in parse_page(write_report(own_run)).left_out["configuration"])
@@ -360,8 +396,14 @@ def test_pools_keep_their_colour_in_every_chart(page: Page) -> None:
     assert colours == {"prefill": "#2b7cc4", "decode": "#d9730d"}
     for chart in ("waiting", "running", "kv-use"):
         first = {trace["name"]: trace["line"]["color"] for trace in page.charts[chart]["data"]}
-        assert first["prefill-0"] == "rgba(43,124,196,1.0)"
-        assert first["decode-0"] == "rgba(217,115,13,1.0)"
+        assert first["prefill-0"] == first["prefill-1"] == "#2b7cc4"
+        assert first["decode-0"] == first["decode-1"] == "#d9730d"
+
+
+@pytest.mark.parametrize("chart", ["waiting", "running", "kv-use"])
+def test_instances_of_a_pool_differ_in_their_dashes(page: Page, chart: str) -> None:
+    looks = [(trace["line"]["color"], trace["line"]["dash"]) for trace in page.charts[chart]["data"]]
+    assert len(set(looks)) == len(looks) == 4
 
 
 def test_a_pool_of_many_instances_is_a_band_with_its_mean(tmp_path: Path) -> None:
