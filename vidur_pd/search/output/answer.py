@@ -202,13 +202,14 @@ def stopped_early(result: SearchResult) -> list[Evaluated]:
 def effort(result: SearchResult) -> str:
     """How many points were run, how many not, and why."""
     found, stopped = counts_of(result), len(stopped_early(result))
+    not_run = "were skipped, as even their promise is no better" if result.is_exhausted else "were not tried"
     left_out = ", ".join(
         f"{number:,} {text}"
         for number, text in (
             (found.invalid, "are invalid or do not fit into memory"),
             (found.other_gpus, "have more or fewer GPUs than asked for"),
             (found.beyond_load, "could not carry the load even with full batches"),
-            (found.not_run, "were skipped, as even their promise is no better" if result.is_exhausted else "were not tried"),
+            (found.not_run, not_run),
         )
         if number
     )
