@@ -7,8 +7,8 @@ Published: rows of DeepSeek-R1 in fp8 on H200s without drafts of SemiAnalysisAI/
 ``packages/app/cypress/fixtures/api/benchmarks.json``; Apache-2.0, SemiAnalysis, AMD and NVIDIA): all of one node with
 tensor parallelism and all disaggregated ones of SGLang. Commands: InferenceX ``benchmarks/dsr1_fp8_h200.sh`` (SGLang
 0.5.9, 2026-03-25) and ``dsr1_fp8_h200_trt.sh`` (TensorRT-LLM: sliced experts 2025-11-02, EP 8 2025-12-15). Recipes
-of disaggregated ones: ``recipes/h200`` of NVIDIA/srt-slurm (SGLang 0.5.8.post1, 2026-02-07). Each client sends one request after
-another, ten in all. Lengths are uniform from four fifths of the nominal ones on.
+of disaggregated ones: ``recipes/h200`` of NVIDIA/srt-slurm (SGLang 0.5.8.post1, 2026-02-07). Each client sends one
+request after another, ten in all. Lengths are uniform from four fifths of the nominal ones on.
 
 Simulated before one was looked at for a cause; nothing was changed in the simulator for them. Settings were, to what
 the commands say: TensorRT-LLM had 8,192 tokens of a batch with all lengths at first, and instances of disaggregated
