@@ -7,8 +7,8 @@ but for those under ``except``, the last that applies winning; ``on_gpus`` repla
 ``with_own_all_reduce`` where NCCL's is not asked for and there are no FFN workers; ``drafts_ahead`` has the methods of
 drafting with which iterations are decided ahead. A configuration names one by ``engine.framework`` and, unless it is
 the newest, ``engine.version``; whatever it states itself stays. Where a default does not go with what is stated
-(`vidur_pd.config.engine_conditions`), the configuration gets what the
-engine does then.
+(`vidur_pd.config.engine_conditions`), the configuration gets what the engine does then; what SGLang computes is in
+`vidur_pd.config.sglang_defaults`.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from typing import Any, Final
 
 from boundary.yaml_text import read_yaml_mapping
 from vidur_pd.config import engine_conditions as conditions
+from vidur_pd.config import sglang_defaults
 
 FOLDER: Final = Path(__file__).parent / "data" / "engines"
 DEFAULT_FRAMEWORK: Final = "vllm"
@@ -150,12 +151,12 @@ def _defaults(found: Mapping[str, Any], stated: Tree, tree: Mapping[str, Any], p
     if conditions.has_two_batches(stated):
         fields["expert_dispatch"] = DEEPEP_KERNELS
     if found["framework"] == "sglang":
-        fields |= conditions.with_divided_attention(fields, stated, pool)
+        fields |= sglang_defaults.with_divided_attention(fields, stated, pool)
     resolved = fields | stated
     conditions.warn_of_estimated_norms(resolved, pool.get("tp", 1))
     fields["max_seqs"] = _least(fields["max_seqs"], resolved["max_batched_tokens"])
     if found["framework"] == "sglang":
-        fields |= conditions.static_share(resolved, stated.get("max_seqs"), pool, gpu, str(tree.get("model")))
+        fields |= sglang_defaults.static_share(resolved, stated.get("max_seqs"), pool, gpu, str(tree.get("model")))
     with_drafts = found.get("drafts_ahead", ())
     if not conditions.can_plan_ahead(found["engine"]["policy"], resolved, pool, tree.get("routing"), with_drafts):
         fields["async_scheduling"] = False

@@ -44,7 +44,7 @@ def latencies_of(
     """[requests that count for the target, in order of arrival] seconds, infinite where one was not served."""
     counts = np.ones(len(tally), dtype=bool) if among is None else among.copy()
     if target.class_name is not None:
-        counts = tally.is_of_class(target.class_name)
+        counts &= tally.is_of_class(target.class_name)
     else:
         for name in tally.class_names:
             if slo.has_own_targets(name, target.latency):

@@ -13,6 +13,7 @@ from vidur_pd.metrics.tally import RequestTally
 from vidur_pd.workload import Workload
 from vidur_pd.workload.request import STATUSES, RequestStatus
 from vidur_pd.workload.source import RequestSource
+from vidur_pd.workload.workload import Classes
 
 
 class Served(NamedTuple):
@@ -25,7 +26,7 @@ class Served(NamedTuple):
     output: int
 
 
-def tally_of(*requests: Served) -> RequestTally:
+def tally_of(*requests: Served, classes: Classes | None = None) -> RequestTally:
     arrived_ps, first_ps, last_ps = (
         np.array([NEVER if at is None else round(at * PS_PER_S) for at in times], dtype=np.int64)
         for times in zip(*(each[:3] for each in requests), strict=True)
@@ -45,6 +46,7 @@ def tally_of(*requests: Served) -> RequestTally:
         "last_token_ps": last_ps,
         "completed_ps": last_ps,
     }
-    tally = RequestTally(RequestSource(Workload(tuple(columns["request_id"]), arrived_ps, prompt, output)))
+    workload = Workload(tuple(columns["request_id"]), arrived_ps, prompt, output, classes=classes)
+    tally = RequestTally(RequestSource(workload))
     tally.add(RequestTable(**columns))
     return tally

@@ -13,6 +13,7 @@ from vidur_pd.config.file import describe
 from vidur_pd.metrics.quantities import distribution, rate_text, share_text
 from vidur_pd.metrics.slo import is_beyond, judge, quantile
 from vidur_pd.metrics.verdict.verdict import _target
+from vidur_pd.workload.workload import NOBODY, Classes
 
 
 def objectives(**fields: object) -> SloConfig:
@@ -68,6 +69,18 @@ def test_requests_have_the_limit_of_the_highest_percentile_unless_they_have_thei
 def test_targets_may_be_text_as_on_the_command_line() -> None:
     assert objectives(ttft="p90:2.0, p99:3") == objectives(ttft={"p90": 2.0, "p99": 3.0})
     assert objectives(tpot="mean:0.02", classes={"chat": {"e2e": "p50:30"}}).classes is not None
+
+
+def test_what_is_looked_at_may_be_a_part_of_a_class_too() -> None:
+    """Four requests of a class and two others, of which the later three are asked for."""
+    chat = Classes(("chat",), np.array([0, NOBODY, 0, 0, NOBODY, 0]))
+    tally = tally_of(
+        *(Served(at, at + ttft, at + 10, 10, 2) for at, ttft in enumerate((9, 1, 1, 3, 1, 1))), classes=chat
+    )
+    slo = objectives(ttft={"p90": 2.0}, classes={"chat": {"ttft": {"p90": 2.0}}})
+    later = np.arange(6) >= 3
+    found = {target.class_name: is_beyond(tally, slo, target, later).tolist() for target in slo.targets}
+    assert found == {None: [False], "chat": [True, False]}
 
 
 def test_what_is_written_reads_as_it_was() -> None:
