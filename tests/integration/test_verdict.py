@@ -443,6 +443,21 @@ def verdict_of(summary: Summary) -> VerdictSummary:
     return summary.verdict
 
 
+def test_waits_between_iterations_are_those_of_descriptors_where_steps_stand_still_for_them() -> None:
+    """Steps stand still for a fifth to a half of the run, and running requests wait for as long."""
+    transfers = {"connector": {**MET, "within_node": {"threads_us": 9}}}
+    arrivals = requests([(333_000 * row, 4000, 300) for row in range(60)])
+    found = api.simulate(config(PD, kv_transfer=transfers), arrivals).summary
+    assert found.connector is not None
+    assert 0.2 < (found.connector.stalls_s or 0.0) / found.makespan_s < 0.5
+    assert limit_of("stall", found).limit is Limit.KV_TRANSFER
+    assert masked(limit_of("stall", found).reason) == (
+        "steps stand still in # % of the run, while descriptors of KV transfers are posted"
+    )
+    few = replace(found, connector=replace(found.connector, stalls_s=0.1 * (found.connector.stalls_s or 0.0)))
+    assert limit_of("stall", few).limit is Limit.BATCH_SLOTS
+
+
 def test_waits_for_a_place_in_the_batch_are_slots_and_no_lack_of_kv() -> None:
     """Ramp and drain keep the mean below nine tenths of the slots; KV blocks are mostly free. More slots help."""
     found = chatting(decodes=1)

@@ -19,7 +19,7 @@ from vidur_pd.metrics.verdict.limits import (
     pool_field,
     time_text,
 )
-from vidur_pd.metrics.verdict.transfers import collectives, descriptor_stalls, on_the_way, set_up
+from vidur_pd.metrics.verdict.transfers import between_steps, collectives, descriptor_stalls, on_the_way, set_up
 
 REPLAYED_CHUNKS: Final = "chunks that graphs replay (engine.max_batched_tokens up to the largest of engine.graph_sizes)"
 UNEVEN: Final = 1.5
@@ -271,6 +271,8 @@ def _between_iterations(summary: Summary, pool: PoolSummary) -> Found:
     if pool.pp > 1:
         advice = f"fewer stages ({pool_field(pool, 'pp')}, now {pool.pp})"
         return Found(Limit.PIPELINE, pool.name, "requests wait between pipeline stages", advice)
+    if found := between_steps(summary, pool):
+        return found
     reason = "requests wait while iterations of others run on their instance"
     return Found(
         Limit.BATCH_SLOTS,

@@ -70,14 +70,29 @@ def _fewer_descriptors(of: ConnectorSummary) -> str:
 
 def descriptor_stalls(summary: Summary, pool: PoolSummary) -> Found | None:
     """KV that has arrived waits for engines whose steps stand still for half of the run."""
-    of = summary.connector
-    if of is None or not summary.makespan_s:
-        return None
-    standing = (of.stalls_s or 0.0) / (summary.makespan_s * pool.instances * pool.dp)
-    if standing < NEAR_ROOF:
-        return None
-    reason = f"steps stand still in {percent(standing)} of the run, while descriptors of KV transfers are posted"
-    return Found(Limit.KV_TRANSFER, pool.name, reason, _fewer_descriptors(of))
+    return None if _standing(summary, pool) < NEAR_ROOF else _stalled(summary, pool)
+
+
+def between_steps(summary: Summary, pool: PoolSummary) -> Found | None:
+    """Half of the time for which running requests wait between iterations is that of steps that stand still."""
+    waits_s = summary.attribution_s.get("stall", 0.0) * summary.completed
+    stalls_s = 0.0 if summary.connector is None else summary.connector.stalls_s or 0.0
+    stalled_s = stalls_s * (pool.batch_mean or 0.0)
+    return _stalled(summary, pool) if stalled_s and stalled_s >= NEAR_ROOF * waits_s else None
+
+
+def _standing(summary: Summary, pool: PoolSummary) -> float:
+    """Share of the run in which steps stand still while descriptors are posted."""
+    if summary.connector is None or not summary.makespan_s:
+        return 0.0
+    return (summary.connector.stalls_s or 0.0) / (summary.makespan_s * pool.instances * pool.dp)
+
+
+def _stalled(summary: Summary, pool: PoolSummary) -> Found:
+    assert summary.connector is not None, "only connectors make steps stand still"
+    standing = percent(_standing(summary, pool))
+    reason = f"steps stand still in {standing} of the run, while descriptors of KV transfers are posted"
+    return Found(Limit.KV_TRANSFER, pool.name, reason, _fewer_descriptors(summary.connector))
 
 
 def collectives(summary: Summary, pool: PoolSummary) -> Found:
