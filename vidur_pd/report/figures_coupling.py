@@ -103,7 +103,7 @@ def attribution_chart(summary: Summary) -> Chart | None:
     ]
     reading = (
         "Parts add up to the mean end-to-end latency. KV and communication count where compute does not hide them; "
-        "a stall is a wait for the step in progress or for a place in the batch."
+        "a stall is a wait between the iterations of a request: for those of others, or while its engine stands still."
     )
     frame = Frame("attribution", "Where latency goes", reading, 230, True)
     unnamed = axis("", type="category", showticklabels=False)
