@@ -11,6 +11,7 @@ from boundary.text_files import read_text
 
 if TYPE_CHECKING:
     from aicb.iteration.launches import Launches
+    from aicb.model.precision import WeightDtype
     from aicb.operators.norm_kernel import NormKernel
 
 
@@ -27,9 +28,19 @@ def model_configuration(model: Path, layers: int = 0) -> dict[str, Any]:
 
 
 def launches_of(
-    config: str, tp: int, dp: int, *, is_fp8: bool, shares_experts: bool, norm_kernel: NormKernel = "apart"
+    config: str,
+    tp: int,
+    dp: int,
+    *,
+    shares_experts: bool,
+    norm_kernel: NormKernel = "apart",
+    weights: WeightDtype | None = None,
 ) -> Launches:
-    """Of a model by name or by the path of its ``config.json``."""
+    """Of a model by name or by the path of its ``config.json``.
+
+    Args:
+        weights: ``None``: as the model is published, which is how vLLM runs it where nothing else is stated.
+    """
     from aicb.iteration.model import IterationModel
     from aicb.measurements.gpu import get_gpu
     from aicb.model.catalog import load_model
@@ -37,14 +48,16 @@ def launches_of(
     from aicb.model.precision import Precision
     from aicb.operators.dispatch import ExpertDispatch
 
+    model = load_model(config)
+    precision = Precision(weights or model.published_weights)
     partition = Partition(tp=tp, dp=dp, ep=tp * dp if shares_experts else 1)
     gathers = ExpertDispatch("all_gather", "all_gather")
     return IterationModel(
-        load_model(config),
+        model,
         partition,
-        Precision("fp8" if is_fp8 else "bf16"),
+        precision,
         get_gpu("h200"),
-        experts_kernel=("flashinfer" if partition.ep > 1 else "triton") if is_fp8 else "deep_gemm",
+        experts_kernel=("flashinfer" if partition.ep > 1 else "triton") if precision.weights == "fp8" else "deep_gemm",
         moe_kernels="vllm",
         hybrid_kernels="compiled",
         norm_kernel=norm_kernel,

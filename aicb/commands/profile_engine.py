@@ -82,8 +82,8 @@ def engine(
                 _write(recording, found | known)
 
         recorded = record_runs(under_test, Runs(rates=loads), keep) | known
-        is_fp8, kernel = "quantization_config" in configuration, recorded["norm_kernel"]
-        launches = launches_of(str(file), tp, dp, is_fp8=is_fp8, shares_experts=ep or dp > 1, norm_kernel=kernel)
+        kernel = recorded["norm_kernel"]
+        launches = launches_of(str(file), tp, dp, shares_experts=ep or dp > 1, norm_kernel=kernel)
         drafting = UNMEASURED if drafts is None else drafting_of_vllm(load_model(str(file)), method)
     _write(output, measurement_of(recorded, launches, drafting))
     typer.echo(f"{output}: compare with vidur-pd validate --engine {output}")

@@ -42,9 +42,8 @@ def host(
         file = Path(folder) / "config.json"
         file.write_text(json.dumps(configuration), encoding="utf-8")
         stamps = record(EngineUnderTest(folder, tp, dp, dp > 1, {"kv_cache_memory_bytes": kv_bytes}))
-        is_fp8 = "quantization_config" in configuration
         kernel = stamps["norm_kernel"]
-        launches = launches_of(str(file), tp, dp, is_fp8=is_fp8, shares_experts=dp > 1, norm_kernel=kernel)
+        launches = launches_of(str(file), tp, dp, shares_experts=dp > 1, norm_kernel=kernel)
     if recording is not None:
         recording.write_text(json.dumps(stamps), encoding="utf-8")
     steps = steps_of(stamps)

@@ -22,6 +22,8 @@ SPREAD = 0.02
 OF_EMBEDDINGS, OF_ATTENTION_OUTPUTS = 1.0, 0.1 * SPREAD
 FP8_SPREAD, FP8_LARGEST = 112.0, 448.0
 """Of stored e4m3 numbers; four deviations are the largest that the format has."""
+MXFP4_SCALE = 120
+"""Stored scale (e8m0) of 2^-7. Codes of e2m1 drawn evenly have a spread of 2.9, weights one of 0.023."""
 AT_ONCE = 1 << 26
 """Numbers drawn at a time, which bounds the memory besides the weights."""
 LEFT_AS_THEY_ARE = ("k_scale", "v_scale", "q_scale", "prob_scale", "input_scale", "k_zero_point", "v_zero_point")
@@ -41,12 +43,13 @@ class RandomWeightsLoader(DummyModelLoader):  # type: ignore[misc]
 
 @torch.no_grad()  # type: ignore[untyped-decorator]
 def draw_weights(model: torch.nn.Module) -> None:
-    """Sets the floating-point parameters and buffers of a model, each from a seed of its name."""
+    """Sets the parameters and buffers of a model that are numbers of any format, each from a seed of its name."""
     with_norms_one_off = {name for name, module in model.named_modules() if "Gemma" in type(module).__name__}
     seen = set()
     for name, parameter in model.state_dict().items():
         storage = (parameter.data_ptr(), parameter.numel())
-        if parameter.is_meta or not parameter.is_floating_point() or storage in seen:
+        is_drawn = parameter.is_floating_point() or parameter.dtype == torch.uint8
+        if parameter.is_meta or not is_drawn or storage in seen:
             continue
         seen.add(storage)
         _draw(name, parameter, 0.0 if name.rpartition(".")[0] in with_norms_one_off else 1.0)
@@ -56,7 +59,9 @@ def _draw(name: str, parameter: torch.Tensor, norm: float) -> None:
     module, _, leaf = name.rpartition(".")
     if leaf.endswith(LEFT_AS_THEY_ARE):
         return
-    if leaf.endswith(WEIGHT_SCALES):
+    if parameter.dtype == torch.uint8:
+        _draw_mxfp4(leaf, parameter, name)
+    elif leaf.endswith(WEIGHT_SCALES):
         parameter.fill_(SPREAD / FP8_SPREAD)
     elif leaf.endswith("bias"):
         parameter.zero_()
@@ -72,6 +77,14 @@ def _draw(name: str, parameter: torch.Tensor, norm: float) -> None:
 
 def _generator(name: str, parameter: torch.Tensor) -> torch.Generator:
     return torch.Generator(device=parameter.device).manual_seed(zlib.crc32(name.encode()))
+
+
+def _draw_mxfp4(leaf: str, parameter: torch.Tensor, name: str) -> None:
+    """Two codes a byte, a scale for each 32 (OCP Microscaling Formats v1.0, section 5.2)."""
+    if leaf.endswith(WEIGHT_SCALES):
+        parameter.fill_(MXFP4_SCALE)
+    else:
+        parameter.random_(0, 256, generator=_generator(name, parameter))
 
 
 def _draw_fp8(parameter: torch.Tensor, generator: torch.Generator) -> None:

@@ -280,7 +280,10 @@ def test_a_host_file_is_read_again(tmp_path: Path) -> None:
 def test_the_command_counts_launches_of_a_quantised_model_as_vllm_runs_them() -> None:
     """Experts in fp8 are another call than experts in bf16, 18.7 and 11.5 launches, and 30 % of the first besides;
     products of attention are apart, too."""
-    bf16, fp8 = (launches_of("qwen3-30b-a3b", 1, 1, is_fp8=is_fp8, shares_experts=False) for is_fp8 in (False, True))
+    bf16, fp8 = (
+        launches_of("qwen3-30b-a3b", 1, 1, shares_experts=False, weights=weights)  # type: ignore[arg-type]
+        for weights in (None, "fp8")
+    )
     assert bf16 == IterationModel(load_model("qwen3-30b-a3b"), Partition(), Precision(), get_gpu("h200")).launches(0)
     assert fp8.eager_time - bf16.eager_time > 48.3 * (18.7 - 11.5)
     assert fp8.pieces_time == bf16.pieces_time
@@ -289,7 +292,7 @@ def test_the_command_counts_launches_of_a_quantised_model_as_vllm_runs_them() ->
 def test_norms_that_run_with_all_reduces_are_no_launches_of_their_own() -> None:
     """Two of each of 36 layers, in compiled pieces."""
     apart, together = (
-        launches_of("qwen3-8b", 2, 1, is_fp8=False, shares_experts=False, norm_kernel=kernel)  # type: ignore[arg-type]
+        launches_of("qwen3-8b", 2, 1, shares_experts=False, norm_kernel=kernel)  # type: ignore[arg-type]
         for kernel in ("apart", "flashinfer")
     )
     assert apart.eager - together.eager == 72

@@ -58,6 +58,19 @@ def test_parameters_are_as_spread_as_those_of_a_model(draw: Callable[[Any], None
     assert (model.k_scale.item(), model.expert_ids.tolist()) == (5.0, [0, 1, 2])
 
 
+def test_experts_in_mxfp4_are_as_spread(draw: Callable[[Any], None]) -> None:
+    """Codes of e2m1, two a byte, times powers of two."""
+    codes = torch.tensor([0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0])
+    model = torch.nn.Module()
+    for name, shape in (("w2_weight", (2, 64, 256)), ("w2_weight_scale", (2, 64, 16))):
+        model.register_parameter(name, torch.nn.Parameter(torch.zeros(shape, dtype=torch.uint8), requires_grad=False))
+    draw(model)
+    halves = torch.stack([model.w2_weight & 15, model.w2_weight >> 4]).long()
+    values = codes[halves % 8] * (1 - 2 * (halves // 8)) * 2.0 ** (model.w2_weight_scale.unique().item() - 127)
+    assert (values.mean().item(), values.std().item()) == (pytest.approx(0.0, abs=1e-3), pytest.approx(0.0229, rel=0.02))
+    assert not torch.equal(model.w2_weight[0], model.w2_weight[1])
+
+
 def test_the_same_name_has_the_same_weights(draw: Callable[[Any], None]) -> None:
     first, second = torch.nn.Linear(8, 8), torch.nn.Linear(8, 8)
     draw(first)
