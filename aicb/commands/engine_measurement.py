@@ -53,7 +53,7 @@ def measurement_of(
         "what": f"vLLM {environment['versions']['vllm']} on {', '.join(environment['gpus'])}",
         "gpu": gpu_of_device(environment["gpus"][0]),
         **kept,
-        **{name: recording[name] for name in ("speculative", "draft_config") if recording.get(name)},
+        **{name: recording[name] for name in ("speculative", "draft_config", "compiling_s") if recording.get(name)},
         "environment": environment,
         "host": {
             name: round(time, 2)

@@ -22,6 +22,7 @@ from aicb.kernels.reference.product_times import grouped_reference, mxfp4_refere
 from aicb.kernels.routing import DISTRIBUTIONS, busiest_rank, expert_rows
 from aicb.kernels.tuned_experts import has_tuned_tiles
 from aicb.measurements.clock import DENSE_PRODUCTS, FP8_EXPERTS, PowerLoad
+from aicb.measurements.gpu import Gpu
 from aicb.measurements.table import KernelRow, KernelTable
 from aicb.measurements.timing import MeasuredTimes, gemm_weight_bytes
 from aicb.model.architecture import MoeFfn
@@ -120,6 +121,15 @@ class GroupedGemm(Kernel):
     def power_load(self) -> PowerLoad:
         is_fused = self.layout == "gathered" and self.compute_dtype == "fp8"
         return FP8_EXPERTS if is_fused else DENSE_PRODUCTS
+
+    def time_ratio(self, origin: Gpu, target: Gpu) -> float | None:
+        """mxfp4 weights are converted by the SMs, which takes longer than reading them and follows no bandwidth: by
+        the law of the kernel, where both GPUs run it. Other architectures run other kernels (B200: in hardware)."""
+        if self.dtype != "mxfp4" or origin.architecture != target.architecture:
+            return None
+        shape = np.array([ExpertTimes.shape_of(self)])
+        here, there = (mxfp4_reference(gpu, is_resident=False).reference_us(shape)[0] for gpu in (origin, target))
+        return float(there / here)
 
     @property
     def compute_dtype(self) -> GemmDtype:

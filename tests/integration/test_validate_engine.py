@@ -94,6 +94,14 @@ def test_a_recording_is_compared_alone_and_on_every_host_that_it_has(tmp_path: P
     assert means["loads, mean ttft"]["then_error"] is None
 
 
+def test_a_load_in_which_kernels_were_compiled_is_left_out_and_named(tmp_path: Path) -> None:
+    path = written(tmp_path, recording(steady=None, compiling_s={"serve_2.0": 2.04}))
+    found = tables("--engine", path)
+    assert [row["what"] for row in found[f"engine {path}"]] == ["prefill of 128", "prefill of 1024"]
+    reason = "found a step of 2.0 s, expected a load in which no kernel is compiled"
+    assert found["skipped"] == {f"serve_2.0 of {path}": reason}
+
+
 def test_a_table_has_measured_and_simulated_times_and_a_dash_for_what_is_not_known(tmp_path: Path) -> None:
     path = written(tmp_path, recording(steady=None, prefill=[[128, [0.006]]]))
     finished = vidur_pd("validate", "--engine", path)
@@ -181,6 +189,7 @@ def placed(value: object, *path: int | str) -> Callable[[Tree], None]:
         (without("args"), "args: missing, expected a value"),
         (without("kv_blocks"), "kv_blocks: missing, expected a value"),
         (placed([0, 16], "kv_blocks"), "kv_blocks.0: found 0, expected at least 1"),
+        (placed({"serve_2.0": "long"}, "compiling_s"), "compiling_s.serve_2.0: found 'long', expected a number"),
         (placed(2, "format"), "format: found 2, expected one of 1"),
         (placed(0, "args", "tensor_parallel_size"), "args.tensor_parallel_size: found 0, expected at least 1"),
         (placed("yes", "args", "enable_prefix_caching"), "args.enable_prefix_caching: found 'yes', expected true or"),

@@ -165,6 +165,10 @@ def _of_engines(engines: list[MeasuredEngine], skipped: dict[str, str]) -> dict[
     parts: dict[str, Iterable[Row]] = {}
     for each in engines:
         title, rows = f"engine {each.where}", list(compare_hosts(each))
+        skipped |= {
+            f"{load} of {each.where}": f"found a step of {step_s:.1f} s, expected a load in which no kernel is compiled"
+            for load, step_s in each.compiling_s.items()
+        }
         parts |= {title: rows, f"{title}, means of absolute errors": mean_errors(rows)}
         if drafts := list(drafted_tokens(each)):
             parts[f"{title}, tokens of a step"] = drafts

@@ -194,6 +194,10 @@ MXFP4_ROWS = (16, 32, 64, 128)
 MXFP4_COLUMNS = 256
 MXFP4_STEP_US = (0.76, 1.03, 1.26, 1.94)
 """One step of 128 along k of such a tile, in which weights become bf16."""
+MXFP4_BOOST_MHZ = 1830.0
+"""Clock of the H100's peaks (`Gpu.boost_mhz`), on which steps were measured."""
+MXFP4_TENSOR_SHARE = 0.75
+"""Of a tensor core's peak that products reach at best, as in transfers of times; steps on the H100 take longer."""
 MXFP4_LAUNCH_US, MXFP4_WAVE_US, MXFP4_MEMORY_SHARE = 7.8, 0.56, 0.56
 """With the steps least absolute values over the 200 up projections of ``aicb/data/h100/experts``: 2.2 % median, 14 %
 p90; down projections take up to a third longer, which the residuals have."""
@@ -202,8 +206,11 @@ MXFP4_EDGE = 0.5
 
 
 def mxfp4_reference(gpu: Gpu, is_resident: bool) -> ReferenceModel:
-    """Shapes (experts, active experts, n, k, rows per active expert) of bf16 rows times mxfp4 weights."""
-    sizes, steps_us = np.array(MXFP4_ROWS), np.array(MXFP4_STEP_US)
+    """Shapes (experts, active experts, n, k, rows per active expert) of bf16 rows times mxfp4 weights.
+
+    On another GPU of the H100's architecture a step follows the clock, or takes what its tensor cores do.
+    """
+    sizes, steps_us = np.array(MXFP4_ROWS), _mxfp4_steps_us(gpu)
 
     def tile_of(shapes: Floats) -> NDArray[np.int64]:
         groups, active, _, _, rows = shapes.T
@@ -226,6 +233,14 @@ def mxfp4_reference(gpu: Gpu, is_resident: bool) -> ReferenceModel:
 
     scales = Scales((3.0, 4.0, 4.0, 3.0, 20.0, 2.24), (2.0, 0.1, 0.1, 4.0, 5.0, 2.0), 0.2, 0.03)
     return ReferenceModel("grouped mxfp4 gemm (experts, active, n, k)", 4, reference_us, coordinates, scales, (2, 3))
+
+
+def _mxfp4_steps_us(gpu: Gpu) -> Floats:
+    """[sizes of tiles]"""
+    slower = 1.0 if gpu.boost_mhz is None else MXFP4_BOOST_MHZ / gpu.boost_mhz
+    flops = 2.0 * np.array(MXFP4_ROWS) * MXFP4_COLUMNS * 128
+    products_us = flops / (MXFP4_TENSOR_SHARE * gpu.peak_flops["bf16"] / gpu.sms) * 1e6
+    return np.asarray(np.maximum(slower * np.array(MXFP4_STEP_US), products_us))
 
 
 def grouped_reference(gpu: Gpu, layout: Layout, dtype: GemmDtype, is_resident: bool) -> ReferenceModel:

@@ -41,10 +41,9 @@ def test_errors_grow_beyond_the_measured_range_of_any_column_and_no_further():
         assert surface.errors(np.array([[site, axis]]))[0] == pytest.approx(surface.price(site, axis).error)
         return surface.price(site, axis).error / kriged
 
-    assert factor(16.0, 8.0) == 1.0
-    assert factor(16.0, 16.0 * 2**0.5) == pytest.approx(1.0)
-    assert factor(16.0, 32.0) == factor(64.0, 4.0) == factor(4.0, 4.0) == factor(16.0, 0.5) == pytest.approx(1.275)
-    assert factor(16.0, 64.0) == factor(1024.0, 4096.0) == pytest.approx(1.55)
+    assert [factor(16.0, axis) for axis in (8.0, 16.0 * 2**0.5)] == pytest.approx([1.0] * 2)
+    assert [factor(*at) for at in ((16.0, 32.0), (64.0, 4.0), (4.0, 4.0), (16.0, 0.5))] == pytest.approx([1.275] * 4)
+    assert [factor(16.0, 64.0), factor(1024.0, 4096.0)] == pytest.approx([1.55] * 2)
 
 
 def test_kriging_returns_to_the_mean_and_doubts_itself_far_from_points():

@@ -6,7 +6,7 @@ import asyncio
 import json
 import os
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Collection
 from pathlib import Path
 from time import perf_counter
 from types import ModuleType, SimpleNamespace
@@ -19,7 +19,7 @@ from aicb.profiling.engine_host.engine import FOLDER_VARIABLE
 DECODE_S, TOKEN_S = 2e-3, 1e-6
 """Of a step, and of each token of a prompt in it."""
 CAPTURED = 512
-COMPILING_S = 0.3
+COMPILING_S = 0.8
 
 
 class Request:
@@ -32,8 +32,8 @@ class FakeEngine:
     """One engine; with drafts, all are kept."""
 
     made: ClassVar[list[FakeEngine]] = []
-    compiles_in_phase: ClassVar[int | None] = None
-    """A step of this phase of stamps takes `COMPILING_S` longer."""
+    compiles_in: ClassVar[Collection[int]] = ()
+    """A step of each of these phases of stamps takes `COMPILING_S` longer."""
 
     def __init__(self, arguments: dict[str, Any]) -> None:
         self.arguments = arguments
@@ -41,7 +41,8 @@ class FakeEngine:
         self.running: list[Request] = []
         self.scheduler: list[list[Any]] = []
         self.worker: list[list[Any]] = []
-        self.is_stamped = self.is_shut_down = self.has_compiled = False
+        self.is_stamped = self.is_shut_down = False
+        self.compiled_in: set[int] = set()
         self.phases = 0
         self.task: asyncio.Task[None] | None = None
         self.vllm_config = SimpleNamespace(
@@ -80,8 +81,8 @@ class FakeEngine:
             prompts = [request for request in batch if request.has_prompt]
             tokens = sum(each.tokens for each in prompts) + (1 + self.drafts) * (len(batch) - len(prompts))
             begin, took = perf_counter(), DECODE_S + TOKEN_S * sum(each.tokens for each in prompts)
-            if self.is_stamped and self.phases == self.compiles_in_phase and not self.has_compiled:
-                self.has_compiled = True
+            if self.is_stamped and self.phases in set(self.compiles_in) - self.compiled_in:
+                self.compiled_in.add(self.phases)
                 took += COMPILING_S
             await asyncio.sleep(took)
             mode = "full" if not prompts else "piecewise" if tokens <= CAPTURED else "eager"

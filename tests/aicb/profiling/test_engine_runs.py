@@ -100,14 +100,24 @@ def test_a_load_in_which_a_kernel_is_compiled_is_measured_again(
     model: Path, monkeypatch: pytest.MonkeyPatch, phase: int, phases: int
 ) -> None:
     """Of the host's loads before, prompts, decodes, one load, and the host's after, the fourth is, the third is not."""
-    monkeypatch.setattr(FakeEngine, "compiles_in_phase", phase)
+    monkeypatch.setattr(FakeEngine, "compiles_in", {phase})
     monkeypatch.setattr(runs_module, "COMPILING_S", 0.5 * COMPILING_S)
     found = measured(model, "--rates", "20")
     (engine,) = FakeEngine.made
-    assert engine.has_compiled
+    assert engine.compiled_in == {phase}
     assert engine.phases == phases
     assert len(found["serve_20.0"]) == 10
     assert all(request["ttft"] < COMPILING_S for request in found["serve_20.0"])
+
+
+def test_a_load_that_never_runs_without_compiling_is_said_to(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(FakeEngine, "compiles_in", {3, 4, 5})
+    monkeypatch.setattr(runs_module, "COMPILING_S", 0.5 * COMPILING_S)
+    found = measured(model, "--rates", "20")
+    assert FakeEngine.made[-1].phases == 7  # three loads, the third of which is kept
+    assert len(found["serve_20.0"]) == 10
+    assert list(found["compiling_s"]) == ["serve_20.0"]
+    assert COMPILING_S * 0.6 < found["compiling_s"]["serve_20.0"] < 2 * COMPILING_S
 
 
 def test_drafts_that_are_all_kept_give_two_tokens_a_step(model: Path) -> None:

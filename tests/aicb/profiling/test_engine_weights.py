@@ -67,7 +67,10 @@ def test_experts_in_mxfp4_are_as_spread(draw: Callable[[Any], None]) -> None:
     draw(model)
     halves = torch.stack([model.w2_weight & 15, model.w2_weight >> 4]).long()
     values = codes[halves % 8] * (1 - 2 * (halves // 8)) * 2.0 ** (model.w2_weight_scale.unique().item() - 127)
-    assert (values.mean().item(), values.std().item()) == (pytest.approx(0.0, abs=1e-3), pytest.approx(0.0229, rel=0.02))
+    assert (values.mean().item(), values.std().item()) == (
+        pytest.approx(0.0, abs=1e-3),
+        pytest.approx(0.0229, rel=0.02),
+    )
     assert not torch.equal(model.w2_weight[0], model.w2_weight[1])
 
 

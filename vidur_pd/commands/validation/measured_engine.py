@@ -198,6 +198,8 @@ class MeasuredEngine(_Part):
     prompts: Prompts | None = Field(None, alias="prefill")
     decodes: Annotated[tuple[Steady, ...], Field(min_length=1)] | None = Field(None, alias="steady")
     loads: dict[str, Annotated[tuple[Request, ...], Field(min_length=1)]]
+    compiling_s: dict[str, Seconds] = Field(default_factory=dict)
+    """Longest steps of loads in which kernels were compiled, which is not simulated."""
     launches: dict[str, Launches] = Field(default_factory=dict)
     host: Annotated[dict[str, Microseconds], BeforeValidator(_host)] | None = None
     speculative: SpeculativeConfig | None = None
@@ -227,6 +229,11 @@ class MeasuredEngine(_Part):
             return {}
         blocks, block_tokens = self.kv_blocks
         return {"num_kv_blocks": blocks, "block_tokens": block_tokens}
+
+    @property
+    def served(self) -> list[str]:
+        """Loads that can be compared."""
+        return [name for name in self.loads if name not in self.compiling_s]
 
     def host_in(self, phase: str) -> dict[str, float] | None:
         """Times of the host, as fast as it launched in the median of a phase; ``None`` where that is not recorded."""
