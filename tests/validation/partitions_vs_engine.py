@@ -15,7 +15,8 @@ the first engines of fp8 experts with EP; blind, DeepGEMM's products stood for F
 models; hosts change their speed meanwhile, so that there is ``then`` besides: ``own`` at the speed at which the engine
 launched in the very phase, which is taken from its stamps, not from times of tokens. `WITH_FLASHINFER` are four more,
 frozen likewise (``1d84f522``), `THREE_MORE` once more; from these on all normalised by FlashInfer, as an installed vLLM
-does.
+does. `TWO_LARGE` are whole models of 70 and 117 billion parameters (``bd3d66ad``), measured by what
+``aicb profile engine`` runs.
 Prompts of fp8 models are compared ``as routed``, too: with the experts that they reach in these engines
 (`PROMPT_LOADS`).
 """
@@ -35,7 +36,14 @@ from aicb.model.precision import Precision
 from tests.validation.engine_figures import Comparison, read_measurement
 from vidur_pd.commands.validation import engine
 from vidur_pd.commands.validation.engine import OWN, THEN
-from vidur_pd.commands.validation.measured_engine import Launch, Launches, MeasuredEngine, parse_engine
+from vidur_pd.commands.validation.measured_engine import (
+    DECODES,
+    PROMPTS,
+    Launch,
+    Launches,
+    MeasuredEngine,
+    parse_engine,
+)
 
 SERVERS = ("tp2-qwen3-30b-a3b", "tp2-qwen3-8b", "dp2-ep2-qwen3-30b-a3b")
 """Partition and model of each measurement, as in its name."""
@@ -76,6 +84,9 @@ TENSOR_PARALLEL_MLA = "h200-tp2-deepseek-v3-l8"
 """The same cut with TP 2 (``ca46ee9c``)."""
 FOUR_RANKS = "h200-tp4-qwen3-30b-a3b"
 """On four H200s (``d3b23395``)."""
+TWO_LARGE = ("h200-tp2-llama-3.1-70b", "h200-tp2-gpt-oss-120b")
+"""On two H200s. Of the first one load was measured; in those of the second kernels are compiled for each new number of
+tokens of a prompt, and they are left out."""
 PROMPT_LOADS = {
     "tp2-ep2-minimax-m2-l12": "zipf:1.8",
     "h200-tp2-qwen3-235b-a22b-fp8": "zipf:4.2",
@@ -83,7 +94,7 @@ PROMPT_LOADS = {
 """Popularities by which 128 tokens reach as many experts as prompts do with the random fp8 weights of these engines,
 100 of 256 and 26 of 128 in the mean of their layers (``python -m tests.validation.routing_of_random_weights SERVER``).
 Decodes of several requests reach as many as if tokens were independent."""
-IN_PHASES = (*ON_H200, *WITH_FLASHINFER, *THREE_MORE, TENSOR_PARALLEL_MLA, FOUR_RANKS)
+IN_PHASES = (*ON_H200, *WITH_FLASHINFER, *THREE_MORE, TENSOR_PARALLEL_MLA, FOUR_RANKS, *TWO_LARGE)
 HOST = "xeon-vm-32-h100"
 """Of one worker on a machine of the same kind, stamped inside."""
 RUNS = ("serve_prefix", "serve_burst")
@@ -135,8 +146,7 @@ def model_of(server: str) -> Model:
 
 def compare(server: str, host: str | None = None) -> list[Comparison]:
     """All that was measured of a server."""
-    runs = [run for run in (*RUNS, LONG_RUN, *H200_RUNS) if run in measurement(server)]
-    served = (row for run in runs for row in compare_serving(server, run, host))
+    served = (row for run in engine_of(server).served for row in compare_serving(server, run, host))
     return [*compare_prompts(server, host), *compare_decodes(server, host), *served]
 
 
@@ -157,10 +167,17 @@ def launch_us(server: str, phase: str) -> float:
     return float(time_us / iterations.launches(0).eager_time / slower)
 
 
+def _has_then(server: str) -> bool:
+    """Whether prompts were launched outside graphs in every phase."""
+    found = engine_of(server)
+    return all(found.host_in(phase) is not None for phase in (PROMPTS, DECODES, *found.served))
+
+
 def main() -> int:
     for server in (*SERVERS, HYBRID, *STAMPED, *SHARED_FP8, *IN_PHASES):
         has_own = server in (*STAMPED, *SHARED_FP8, *IN_PHASES)
-        hosts = (None, HOST, *((OWN,) if has_own else ()), *((MEDIAN_HOST, THEN) if server in IN_PHASES else ()))
+        in_phases = (MEDIAN_HOST, *((THEN,) if _has_then(server) else ())) if server in IN_PHASES else ()
+        hosts = (None, HOST, *((OWN,) if has_own else ()), *in_phases)
         for row, *others in zip(*(compare(server, host) for host in hosts), strict=True):
             times = f"measured {row.measured_ms:9.2f} ms  simulated {row.simulated_ms:9.2f} ms"
             named = "  ".join(f"{host} {other.error:+6.1%}" for host, other in zip(hosts[1:], others, strict=True))
