@@ -79,10 +79,11 @@ class TransferEstimator:
         bound_us = roofline_us(kernel.cost(self.precision), self.gpu, is_resident=self._is_resident(kernel))
         ratio = kernel.time_ratio(self._origin, self.gpu)
         by_cost_us = float(transferred_us(found.time_us, here, there))
+        bound_by = shares(found.time_us, here, there).largest if ratio is None else "the law of its kernel"
         return Estimate(
             max(by_cost_us if ratio is None else ratio * found.time_us, bound_us),
             True,
-            self._source(found.source, found.time_us, here, there),
+            self._source(found.source, bound_by),
             lambda: self._error(kernel, found, shares(found.time_us, here, there)),
         )
 
@@ -111,8 +112,8 @@ class TransferEstimator:
         here, there = (parts_of(cost, is_resident, gpu, self._origin) for gpu in (self._origin, self.gpu))
         return here, there
 
-    def _source(self, source: str, found_us: float, here: Parts, there: Parts) -> str:
-        return f"estimate: transferred from {self._origin.name} by {shares(found_us, here, there).largest}: {source}"
+    def _source(self, source: str, bound_by: str) -> str:
+        return f"estimate: transferred from {self._origin.name} by {bound_by}: {source}"
 
     def _error(self, kernel: Kernel, found: Estimate | DecodeTimes, bound_by: Shares) -> float:
         is_product = isinstance(kernel, Gemm | BatchedGemm)
@@ -157,6 +158,6 @@ class TransferEstimator:
         found_us, (here, there) = float(measured(lengths, 1)[0][0]), self._parts(kernel.over(lengths))
         return VolumeTimes(
             measured.times.transferred(transfer),
-            self._source(measured.source, found_us, here, there),
+            self._source(measured.source, shares(found_us, here, there).largest),
             lambda: self._error(kernel, measured, shares(found_us, here, there)),
         )

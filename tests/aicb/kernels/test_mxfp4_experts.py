@@ -49,6 +49,23 @@ def test_an_h100_has_the_measured_times_and_an_h200_is_no_slower_and_above_its_r
         assert bound_us <= there.time_us <= here.time_us * (1 + 1e-9)
 
 
+def test_an_h200_takes_as_long_as_an_h100_which_its_tensor_cores_or_clock_alone_would_change() -> None:
+    """Weights are converted on the SMs, with 1.4 times the bandwidth no faster; an H20 multiplies at a seventh of the
+    rate, of which many rows feel all. Other architectures run other kernels."""
+    h100, h200, h20 = (get_gpu(name) for name in ("h100", "h200", "h20"))
+    many, few = (GroupedGemm(rows, 128, 128, 5760, 2880, "mxfp4", "gathered") for rows in (128 * 256.0, 512.0))
+    for kernel in (many, few):
+        assert 0.97 < (kernel.time_ratio(h100, h200) or 0.0) <= 1.0
+        assert kernel.time_ratio(h100, h100) == 1.0
+        assert kernel.time_ratio(h100, get_gpu("a100")) is None
+        assert kernel.time_ratio(h100, get_gpu("b200")) is None
+    slower = [kernel.time_ratio(h100, h20) or 0.0 for kernel in (few, many)]
+    assert 1.0 < slower[0] < 2.0 < slower[1] < h100.peak_bf16_flops / h20.peak_bf16_flops
+    priced = select_estimator("auto", h200, MXFP4).price(few)
+    assert "transferred from h100 by the law of its kernel" in priced.source
+    assert GroupedGemm(512.0, 128, 128, 5760, 2880, "bf16", "gathered").time_ratio(h100, h200) is None
+
+
 class Part:
     """Times of some rows alone."""
 
