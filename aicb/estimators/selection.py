@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import defaultdict
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -32,7 +32,7 @@ from aicb.kernels.router import FewTokensRouter, Fp32Router, RouterSite, router_
 from aicb.measurements.gpu import MEASURED_GPU, Gpu, get_gpu
 from aicb.measurements.table import KernelTable
 from aicb.measurements.timing import Timing
-from aicb.model.precision import Precision
+from aicb.model.precision import Precision, WeightDtype
 from boundary.errors import InputError
 
 LEAST_ROWS = 8
@@ -44,8 +44,13 @@ EXPERTS_GPU = "h100"
 alone."""
 
 
-CARRIED_OPERATORS = frozenset({"moe_experts"})
-"""Operators of much time that only that GPU has measurements of: flagged elsewhere, and no formulas."""
+CARRIED_OPERATORS: Mapping[WeightDtype, frozenset[str]] = {
+    "bf16": frozenset(),
+    "fp8": frozenset({"moe_experts"}),
+    "mxfp4": frozenset({"moe_gate_up", "moe_down"}),
+}
+"""Operators of much time that only that GPU has measurements of, by the format of weights: flagged elsewhere, and no
+formulas."""
 CARRYING_ESTIMATORS = ("auto", "interpolation", "transfer")
 """Names of the estimators that take them from there."""
 

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from aicb import get_gpu
-from aicb.estimators.selection import CARRIED_OPERATORS, CARRYING_ESTIMATORS
+from aicb.estimators.selection import CARRIED_OPERATORS, CARRYING_ESTIMATORS, EXPERTS_GPU
 from aicb.estimators.transfer_reference import Distance
 from aicb.iteration.host import MEDIAN_HOST, known_hosts
 from aicb.measurements.gpu import MEASURED_GPU
@@ -260,7 +260,7 @@ class Account:
         compute_s = float(self._log.computing_ps[indices].sum()) / PS_PER_S
         carried = None if gpu.times_as is None else Distance.between(gpu, get_gpu(gpu.times_as))
         if carried is None and self._has_experts_of_another_gpu(pool):
-            carried = Distance.SAME_ARCHITECTURE
+            carried = Distance.between(gpu, get_gpu(EXPERTS_GPU))
         return PoolTime(
             compute_s=compute_s,
             communication_s=float(self._log.busy_ps[indices].sum()) / PS_PER_S - compute_s,
@@ -270,10 +270,11 @@ class Account:
 
     def _has_experts_of_another_gpu(self, pool: PoolConfig) -> bool:
         """Whether most of what is flagged in a pool whose GPU has a table are experts, measured on another alone."""
-        if self._plan.pools[pool.name].engine.estimator not in CARRYING_ESTIMATORS:
+        own = self._plan.pools[pool.name]
+        if own.engine.estimator not in CARRYING_ESTIMATORS:
             return False
         flagged = {item.operator for item in self._estimated_operators() if item.pool == pool.name}
-        return bool(flagged & CARRIED_OPERATORS)
+        return bool(flagged & CARRIED_OPERATORS[own.precision.weights])
 
     def _collectives_from(self, pool: PoolConfig) -> Source:
         """Where most of a pool's collectives come from: experts that ranks share send most of the bytes."""

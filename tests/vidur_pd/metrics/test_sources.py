@@ -87,6 +87,9 @@ def test_runs_say_what_they_rest_on() -> None:
     experts = simulate(config([pool("m", "mixed", tp=2, ep=2)], model="qwen3-30b-a3b", engine=OF_VLLM), rows).summary
     assert experts.time_sources["transferred"] > 0.1  # FlashInfer's, measured on an H100
     assert experts.time_sources["formula"] == 0.0
+    mxfp4 = simulate(config([pool("m", "mixed")], model="gpt-oss-20b", engine={"framework": "vllm"}), rows).summary
+    assert mxfp4.time_sources["transferred"] > 0.3  # those as well
+    assert mxfp4.time_sources["formula"] == 0.0
     lines = config([pool("m", "mixed", tp=2, ep=2)], model="qwen3-30b-a3b", engine=OF_VLLM | {"estimator": "roofline"})
     assert simulate(lines, rows).summary.time_sources["transferred"] == 0.0
     two_nodes = simulate(config([pool("m", "mixed", tp=4)]), rows).summary
