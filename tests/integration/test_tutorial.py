@@ -32,4 +32,5 @@ def test_the_tutorial_prints_what_it_says(tmp_path: Path, monkeypatch: pytest.Mo
     warm_up()
     text = TUTORIAL.read_text(encoding="utf-8")
     assert text.count("\n## ") == 10
-    assert rewritten(text, run).splitlines() == text.splitlines(), f"python -m tests.integration.tutorial {TUTORIAL}"
+    words, expected = rewritten(text, run).split(), text.split()  # lines break elsewhere where a time has a digit more
+    assert words == expected, f"python -m tests.integration.tutorial {TUTORIAL}"
