@@ -7,8 +7,10 @@ from collections.abc import Callable
 from functools import cache
 
 from aicb import Drafting, Model, MoeLayout, Partition
+from aicb.iteration.graph_sizes import MOST_CAPTURED_WITH_SINKS
+from aicb.measurements.gpu import Gpu
 from aicb.model.architecture import MoeFfn
-from aicb.model.precision import SCALE_BLOCK
+from aicb.model.precision import SCALE_BLOCK, Precision
 from aicb.operators.memory import InstanceMemory
 from boundary.errors import InputError
 from vidur_pd.config import NAMED_POLICIES, EngineConfig, PoolConfig, SimulationConfig
@@ -195,6 +197,28 @@ def warn_of_blocks(pool: PoolConfig, partition: Partition, model: Model) -> None
             max(whole, default=1),
             partition.tp,
         )
+
+
+def warn_of_first_use(pool: PoolConfig, engine: EngineConfig, precision: Precision, gpu: Gpu) -> None:
+    """vLLM's own choice of kernel for mxfp4 experts on Hopper is compiled while it serves (1.3 to 2.7 s a time, two
+    H200s, vLLM 0.24, ``tests/data/engine/vllm-h200-tp2-gpt-oss-120b.json.gz``)."""
+    if (
+        engine.framework == "vllm"
+        and precision.weights == "mxfp4"
+        and gpu.architecture == "sm90"
+        and pool.role != "decode"
+    ):
+        _warn_of_compilation(MOST_CAPTURED_WITH_SINKS)
+
+
+@cache
+def _warn_of_compilation(captured_tokens: int) -> None:
+    """Once in a process, however many configurations it simulates."""
+    _log.warning(
+        "engine.framework: found vllm, which compiles mxfp4 experts for each new number of tokens of prompts above %d, "
+        "1.3 to 2.7 s a time: not simulated, as if the server had met them all",
+        captured_tokens,
+    )
 
 
 def cut_blocks(partition: Partition, model: Model) -> list[int]:

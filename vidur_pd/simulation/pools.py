@@ -58,6 +58,7 @@ from vidur_pd.simulation.pool_checks import (
     is_own,
     that_fit,
     warn_of_blocks,
+    warn_of_first_use,
 )
 
 
@@ -211,6 +212,7 @@ def pool_model(config: SimulationConfig, pool: PoolConfig, model: Model, estimat
         each.check(precision, engine_field(pool, "weights"))
     if precision.weights == model.published_weights == "fp8" and pool.ffn is None:
         warn_of_blocks(pool, partition, model)
+    warn_of_first_use(pool, engine, precision, gpu)
     longest, drafter = _max_model_len(engine, model), None
     dispatch = _dispatch(engine)
     policy = _policy(engine, pool)
