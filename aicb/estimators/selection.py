@@ -49,8 +49,8 @@ CARRIED_OPERATORS: Mapping[WeightDtype, frozenset[str]] = {
     "fp8": frozenset({"moe_experts"}),
     "mxfp4": frozenset({"moe_gate_up", "moe_down"}),
 }
-"""Operators of much time that only that GPU has measurements of, by the format of weights: flagged elsewhere, and no
-formulas."""
+"""By the format of weights, operators that take much time and were measured on `EXPERTS_GPU` alone. Elsewhere their
+times are flagged, and are no formulas."""
 CARRYING_ESTIMATORS = ("auto", "interpolation", "transfer")
 """Names of the estimators that take them from there."""
 

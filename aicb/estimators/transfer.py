@@ -7,9 +7,9 @@ target's roofline. A kernel whose time its FLOPs and bytes do not tell has a rat
 
 Assumes the same kernels with the same efficiency on both GPUs. Times are at the reference clock; iterations are slowed
 by the law of the target, which is that of the measured GPU on its peaks and power (`aicb.measurements.gpu`). Every time
-is flagged as an estimate and says what bounds it. How far H100 times that are transferred so lie from published and
-measured ones: docs/accuracy/kernels.md, "Other GPUs"; large GEMMs of other targets are not faster than the best that is
-published of them (``tests/aicb/measurements/test_clock.py``).
+is flagged as an estimate and says what bounds it, or that its kernel has a ratio. How far H100 times that are
+transferred so lie from published and measured ones: docs/accuracy/kernels.md, "Other GPUs"; large GEMMs of other
+targets are not faster than the best that is published of them (``tests/aicb/measurements/test_clock.py``).
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class TransferEstimator:
         bound_us = roofline_us(kernel.cost(self.precision), self.gpu, is_resident=self._is_resident(kernel))
         ratio = kernel.time_ratio(self._origin, self.gpu)
         by_cost_us = float(transferred_us(found.time_us, here, there))
-        bound_by = shares(found.time_us, here, there).largest if ratio is None else "the law of its kernel"
+        bound_by = shares(found.time_us, here, there).largest if ratio is None else "its kernel's own ratio"
         return Estimate(
             max(by_cost_us if ratio is None else ratio * found.time_us, bound_us),
             True,

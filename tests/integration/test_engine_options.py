@@ -278,18 +278,25 @@ def test_experts_that_are_cut_through_fp8_blocks_are_simulated_with_a_warning(ca
 
 
 def test_a_server_that_compiles_for_new_lengths_is_simulated_with_a_warning(caplog: pytest.LogCaptureFixture) -> None:
-    """vLLM's experts in mxfp4 on Hopper; a pool that decodes has no such prompts, and other GPUs other kernels."""
+    """vLLM's experts in mxfp4 on Hopper; other GPUs have other kernels, a pool that decodes no such batches, and graphs
+    replay those of up to 1,024 tokens."""
     caplog.set_level(logging.WARNING, "vidur_pd.simulation.pool_checks")
     pool_checks._warn_of_compilation.cache_clear()
     model = {"model": "gpt-oss-20b"}
     for framework, hardware in (("sglang", "h200"), ("vllm", "a100")):
         plan_simulation(config([pool("m", "mixed", hardware=hardware)], engine={"framework": framework}, **model))
     plan_simulation(config([pool("m", "mixed")], engine={"framework": "vllm"}, model="qwen3-8b"))
+    few = {"framework": "vllm", "max_batched_tokens": 1024}
+    plan_simulation(config([pool("m", "mixed")], engine=few, **model))
+    own = {"engine": {"max_batched_tokens": 1024}}
+    pair = [pool("p", "prefill", **own), pool("d", "decode")]
+    plan_simulation(config(pair, engine={"framework": "vllm"}, **model))
     assert _said_by(caplog, "pool_checks") == []
     plan_simulation(config([pool("m", "mixed"), pool("n", "mixed")], engine={"framework": "vllm"}, **model))
     assert _said_by(caplog, "pool_checks") == [
-        "engine.framework: found vllm, which compiles mxfp4 experts for each new number of tokens of prompts above "
-        "1024, 1.3 to 2.7 s a time: not simulated, as if the server had met them all"
+        "engine.framework: found vllm, which compiles mxfp4 experts for each new number of tokens above 1024 in a "
+        "batch with prompts, 0.7 to 2.7 s a time: not simulated; warm lengths up, or take VLLM_MXFP4_USE_MARLIN=1, another "
+        "kernel"
     ]
 
 

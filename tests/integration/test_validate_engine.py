@@ -189,6 +189,7 @@ def placed(value: object, *path: int | str) -> Callable[[Tree], None]:
         (without("args"), "args: missing, expected a value"),
         (without("kv_blocks"), "kv_blocks: missing, expected a value"),
         (placed([0, 16], "kv_blocks"), "kv_blocks.0: found 0, expected at least 1"),
+        (placed({"serve_9.0": 2.0}, "compiling_s"), "compiling_s: found 'serve_9.0', expected some of serve_2.0"),
         (placed({"serve_2.0": "long"}, "compiling_s"), "compiling_s.serve_2.0: found 'long', expected a number"),
         (placed(2, "format"), "format: found 2, expected one of 1"),
         (placed(0, "args", "tensor_parallel_size"), "args.tensor_parallel_size: found 0, expected at least 1"),

@@ -102,6 +102,7 @@ LATER_RUNS = ("serve_2.0", "serve_6.0")
 H200_RUNS = (*LATER_RUNS, "serve_12.0")
 LONG_RUN = "serve_long"
 """Prompts of 12,000 to 18,000 tokens."""
+RUNS_IN_ORDER = (*RUNS, LONG_RUN, "serve_0.5", *H200_RUNS)
 
 
 def measurement(server: str) -> dict[str, Any]:
@@ -146,7 +147,8 @@ def model_of(server: str) -> Model:
 
 def compare(server: str, host: str | None = None) -> list[Comparison]:
     """All that was measured of a server."""
-    served = (row for run in engine_of(server).served for row in compare_serving(server, run, host))
+    found = engine_of(server).served
+    served = (row for run in RUNS_IN_ORDER if run in found for row in compare_serving(server, run, host))
     return [*compare_prompts(server, host), *compare_decodes(server, host), *served]
 
 

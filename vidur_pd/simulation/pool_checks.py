@@ -200,24 +200,21 @@ def warn_of_blocks(pool: PoolConfig, partition: Partition, model: Model) -> None
 
 
 def warn_of_first_use(pool: PoolConfig, engine: EngineConfig, precision: Precision, gpu: Gpu) -> None:
-    """vLLM's own choice of kernel for mxfp4 experts on Hopper is compiled while it serves (1.3 to 2.7 s a time, two
-    H200s, vLLM 0.24, ``tests/data/engine/vllm-h200-tp2-gpt-oss-120b.json.gz``)."""
-    if (
-        engine.framework == "vllm"
-        and precision.weights == "mxfp4"
-        and gpu.architecture == "sm90"
-        and pool.role != "decode"
-    ):
-        _warn_of_compilation(MOST_CAPTURED_WITH_SINKS)
+    """vLLM's own choice of kernel for mxfp4 experts on Hopper is compiled while it serves (0.7 to 1.1 s a time for
+    gpt-oss-20b on an H100, 1.3 to 2.7 for gpt-oss-120b on two H200s, vLLM 0.24)."""
+    is_compiled = engine.framework == "vllm" and precision.weights == "mxfp4" and gpu.architecture == "sm90"
+    if is_compiled and pool.role != "decode" and engine.max_batched_tokens > MOST_CAPTURED_WITH_SINKS:
+        _warn_of_compilation()
 
 
 @cache
-def _warn_of_compilation(captured_tokens: int) -> None:
+def _warn_of_compilation() -> None:
     """Once in a process, however many configurations it simulates."""
     _log.warning(
-        "engine.framework: found vllm, which compiles mxfp4 experts for each new number of tokens of prompts above %d, "
-        "1.3 to 2.7 s a time: not simulated, as if the server had met them all",
-        captured_tokens,
+        "engine.framework: found vllm, which compiles mxfp4 experts for each new number of tokens above %d in a batch "
+        "with prompts, 0.7 to 2.7 s a time: not simulated; warm lengths up, or take VLLM_MXFP4_USE_MARLIN=1, another "
+        "kernel",
+        MOST_CAPTURED_WITH_SINKS,
     )
 
 

@@ -195,7 +195,7 @@ MXFP4_COLUMNS = 256
 MXFP4_STEP_US = (0.76, 1.03, 1.26, 1.94)
 """One step of 128 along k of such a tile, in which weights become bf16."""
 MXFP4_BOOST_MHZ = 1830.0
-"""Clock of the H100's peaks (`Gpu.boost_mhz`), on which steps were measured."""
+"""`Gpu.boost_mhz` of the H100, whose times steps are."""
 MXFP4_TENSOR_SHARE = 0.75
 """Of a tensor core's peak that products reach at best, as in transfers of times; steps on the H100 take longer."""
 MXFP4_LAUNCH_US, MXFP4_WAVE_US, MXFP4_MEMORY_SHARE = 7.8, 0.56, 0.56
@@ -237,10 +237,10 @@ def mxfp4_reference(gpu: Gpu, is_resident: bool) -> ReferenceModel:
 
 def _mxfp4_steps_us(gpu: Gpu) -> Floats:
     """[sizes of tiles]"""
-    slower = 1.0 if gpu.boost_mhz is None else MXFP4_BOOST_MHZ / gpu.boost_mhz
+    by_clock = 1.0 if gpu.boost_mhz is None else MXFP4_BOOST_MHZ / gpu.boost_mhz
     flops = 2.0 * np.array(MXFP4_ROWS) * MXFP4_COLUMNS * 128
     products_us = flops / (MXFP4_TENSOR_SHARE * gpu.peak_flops["bf16"] / gpu.sms) * 1e6
-    return np.asarray(np.maximum(slower * np.array(MXFP4_STEP_US), products_us))
+    return np.asarray(np.maximum(by_clock * np.array(MXFP4_STEP_US), products_us))
 
 
 def grouped_reference(gpu: Gpu, layout: Layout, dtype: GemmDtype, is_resident: bool) -> ReferenceModel:

@@ -80,12 +80,13 @@ class Runs:
         return requests
 
 
-COMPILING_S = 1.0
-"""A step that keeps a worker so much longer than batches of prompts take compiles a kernel: DeepGEMM's and FlashInfer's
-took 2.8 to 10.5 s in engines of DeepSeek-V3, those of gpt-oss's experts 1.3 to 2.4 s for each new number of tokens
-(``tests/data/engine/vllm-h200-tp2-gpt-oss-120b.json.gz``)."""
+COMPILING_S = 0.5
+"""A step that keeps a worker so much longer than a batch of its tokens takes compiles a kernel: DeepGEMM's and
+FlashInfer's took 2.8 to 10.5 s in engines of DeepSeek-V3, those of gpt-oss's experts 0.7 to 2.7 s for each new number
+of tokens (gpt-oss-20b on an H100, gpt-oss-120b on two H200s)."""
 LONGEST_BATCHES = 2.0
-"""In times of the longest prompt alone, for as many tokens: decodes and earlier chunks' KV are in a batch as well."""
+"""How long a batch may take, in times of a prompt alone of as many tokens: decodes and the KV of earlier chunks are in
+it as well."""
 ATTEMPTS = 3
 
 
@@ -128,21 +129,33 @@ class _Recorder:
     async def _load(self, name: str, requests: Requests) -> None:
         for _ in range(ATTEMPTS):
             await self._phase(name, partial(self._serve, requests))
-            longest_s = self._longest_step_s(name)
-            if longest_s <= COMPILING_S + LONGEST_BATCHES * self._longest_batch_s():
+            compiling_s = self._compiling_steps_s(name)
+            if not compiling_s:
                 return
-        self.found.setdefault("compiling_s", {})[name] = longest_s
+        self.found.setdefault("compiling_s", {})[name] = max(compiling_s)
 
-    def _longest_step_s(self, name: str) -> float:
+    def _compiling_steps_s(self, name: str) -> list[float]:
+        """Times of the steps of a load that were too long for their tokens."""
         ranks = self.found["phases"][name]["ranks"]
-        steps = [step for rank in ranks for worker in rank["workers"] for step in worker]
-        return max((max(step[4], step[6]) - step[2] for step in steps), default=0.0)
+        steps = [
+            (step[0], max(step[4], step[6]) - step[2])
+            for rank in ranks
+            for worker in rank["workers"]
+            for step in worker
+        ]
+        return [time_s for tokens, time_s in steps if time_s > COMPILING_S + LONGEST_BATCHES * self._batch_s(tokens)]
 
-    def _longest_batch_s(self) -> float:
-        """By the longest of the prompts alone."""
-        tokens, times_s = max(self.found["phases"]["prefill"]["found"], default=(1, [0.0]))
-        batched: int = self.found["args"]["max_num_batched_tokens"]
-        return float(median(times_s) * max(1.0, batched / tokens))
+    def _batch_s(self, tokens: int) -> float:
+        """By the prompts alone that were one batch: the next longer one, or in proportion of the longest."""
+        most: int = self.found["args"]["max_num_batched_tokens"]
+        alone = [
+            (length, median(times_s)) for length, times_s in self.found["phases"]["prefill"]["found"] if length <= most
+        ]
+        longer = [time_s for length, time_s in alone if length >= tokens]
+        if longer:
+            return float(longer[0])
+        length, time_s = alone[-1] if alone else (1, 0.0)
+        return float(time_s * tokens / length)
 
     async def _phase(self, name: str, run: Callable[[], Coroutine[Any, Any, Any]]) -> None:
         self.client.answers.clear()

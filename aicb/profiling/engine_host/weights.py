@@ -48,7 +48,8 @@ def draw_weights(model: torch.nn.Module) -> None:
     seen = set()
     for name, parameter in model.state_dict().items():
         storage = (parameter.data_ptr(), parameter.numel())
-        is_drawn = parameter.is_floating_point() or parameter.dtype == torch.uint8
+        is_mxfp4 = parameter.dtype == torch.uint8 and name.endswith(("weight", *WEIGHT_SCALES))
+        is_drawn = parameter.is_floating_point() or is_mxfp4
         if parameter.is_meta or not is_drawn or storage in seen:
             continue
         seen.add(storage)

@@ -145,7 +145,7 @@ def test_other_gpus_get_transferred_times() -> None:
     kernel = FusedExperts(64, 256, 128, 109, 1536, 3072)
     own, other = (select_estimator("auto", gpu, FP8).price(kernel) for gpu in (H100, H200))
     assert other.is_estimate
-    assert "transferred from h100 by the law of its kernel" in other.source
+    assert "transferred from h100 by its kernel's own ratio" in other.source
     assert 0.65 * own.time_us < other.time_us < own.time_us
 
 

@@ -11,7 +11,9 @@ import pytest
 from aicb.data import FOLDER
 from aicb.estimators.roofline import roofline_us
 from aicb.estimators.selection import EXPERTS_GPU, select_estimator
+from aicb.estimators.transfer_reference import PEAK_SHARE
 from aicb.kernels.grouped_gemm import UNIFORM, ExpertTimes, GroupedGemm
+from aicb.kernels.reference.product_times import MXFP4_BOOST_MHZ, MXFP4_TENSOR_SHARE
 from aicb.measurements.gpu import get_gpu
 from aicb.measurements.table import KernelRow, KernelTable
 from aicb.measurements.timing import MeasuredTimes
@@ -49,7 +51,12 @@ def test_an_h100_has_the_measured_times_and_an_h200_is_no_slower_and_above_its_r
         assert bound_us <= there.time_us <= here.time_us * (1 + 1e-9)
 
 
-def test_an_h200_takes_as_long_as_an_h100_which_its_tensor_cores_or_clock_alone_would_change() -> None:
+def test_constants_of_the_law_are_those_of_the_gpu_that_was_measured_and_of_transfers() -> None:
+    assert get_gpu(EXPERTS_GPU).boost_mhz == MXFP4_BOOST_MHZ
+    assert MXFP4_TENSOR_SHARE == PEAK_SHARE
+
+
+def test_an_h200_takes_as_long_as_an_h100_and_an_h20_what_its_tensor_cores_do() -> None:
     """Weights are converted on the SMs, with 1.4 times the bandwidth no faster; an H20 multiplies at a seventh of the
     rate, of which many rows feel all. Other architectures run other kernels."""
     h100, h200, h20 = (get_gpu(name) for name in ("h100", "h200", "h20"))
@@ -62,7 +69,7 @@ def test_an_h200_takes_as_long_as_an_h100_which_its_tensor_cores_or_clock_alone_
     slower = [kernel.time_ratio(h100, h20) or 0.0 for kernel in (few, many)]
     assert 1.0 < slower[0] < 2.0 < slower[1] < h100.peak_bf16_flops / h20.peak_bf16_flops
     priced = select_estimator("auto", h200, MXFP4).price(few)
-    assert "transferred from h100 by the law of its kernel" in priced.source
+    assert "transferred from h100 by its kernel's own ratio" in priced.source
     assert GroupedGemm(512.0, 128, 128, 5760, 2880, "bf16", "gathered").time_ratio(h100, h200) is None
 
 

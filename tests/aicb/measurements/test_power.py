@@ -57,8 +57,8 @@ def test_a_gpu_that_waits_draws_little_and_one_that_polls_a_little_more() -> Non
 
 
 def test_an_engine_on_h200s_draws_what_the_h100s_joules_say() -> None:
-    """Llama-3.1-70B in vLLM with TP 2, steady decodes, boards read beside it: 2 to 12 % less where no limit binds, as
-    an H200's memory takes less for a byte; the limit where the law has it, too."""
+    """Llama-3.1-70B in vLLM with TP 2, steady decodes, boards read while it ran: 2 to 10 % less where no limit
+    binds; the limit where the law has it, too."""
     with gzip.open(DATA / "vllm-h200-tp2-llama-3.1-70b.json.gz", "rt") as file:
         found = json.load(file)
     law, model, precision = power_law(get_gpu("h200")), load_model("llama-3.1-70b"), Precision()
@@ -73,7 +73,7 @@ def test_an_engine_on_h200s_draws_what_the_h100s_joules_say() -> None:
         said_w = law.computing_w(moved / steady["itl_p50"], {"bf16": flops / steady["itl_p50"]})
         limited.append(said_w == law.limit_w)
         if not limited[-1]:
-            assert 1.0 < said_w / row["power_w"] < 1.13
+            assert 1.0 < said_w / row["power_w"] < 1.11
             assert row["sm_mhz"] == 1980
         else:
             assert row["power_w"] > 0.98 * law.limit_w

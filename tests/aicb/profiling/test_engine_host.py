@@ -22,7 +22,7 @@ from aicb.iteration.model import IterationModel
 from aicb.measurements.gpu import get_gpu
 from aicb.model.catalog import load_model
 from aicb.model.partition import Partition
-from aicb.model.precision import Precision
+from aicb.model.precision import Precision, WeightDtype
 from aicb.operators.dispatch import ExpertDispatch
 from aicb.profiling.engine_host.norms import norm_kernel
 from aicb.profiling.engine_host.parts import Step, slowest_rank_factor, steps_of
@@ -280,10 +280,8 @@ def test_a_host_file_is_read_again(tmp_path: Path) -> None:
 def test_the_command_counts_launches_of_a_quantised_model_as_vllm_runs_them() -> None:
     """Experts in fp8 are another call than experts in bf16, 18.7 and 11.5 launches, and 30 % of the first besides;
     products of attention are apart, too."""
-    bf16, fp8 = (
-        launches_of("qwen3-30b-a3b", 1, 1, shares_experts=False, weights=weights)  # type: ignore[arg-type]
-        for weights in (None, "fp8")
-    )
+    formats: tuple[WeightDtype | None, ...] = (None, "fp8")
+    bf16, fp8 = (launches_of("qwen3-30b-a3b", 1, 1, shares_experts=False, weights=each) for each in formats)
     assert bf16 == IterationModel(load_model("qwen3-30b-a3b"), Partition(), Precision(), get_gpu("h200")).launches(0)
     assert fp8.eager_time - bf16.eager_time > 48.3 * (18.7 - 11.5)
     assert fp8.pieces_time == bf16.pieces_time

@@ -110,6 +110,18 @@ def test_a_load_in_which_a_kernel_is_compiled_is_measured_again(
     assert all(request["ttft"] < COMPILING_S for request in found["serve_20.0"])
 
 
+@pytest.mark.parametrize(("batches", "phases"), [(2.0, 5), (0.0, 7)])
+def test_a_long_batch_compiles_nothing(
+    model: Path, monkeypatch: pytest.MonkeyPatch, batches: float, phases: int
+) -> None:
+    """Steps take as long as prompts of their tokens; were those not looked at, each load would be measured thrice."""
+    monkeypatch.setattr(runs_module, "COMPILING_S", 0.0)
+    monkeypatch.setattr(runs_module, "LONGEST_BATCHES", batches)
+    found = measured(model, "--rates", "20")
+    assert FakeEngine.made[-1].phases == phases
+    assert ("compiling_s" in found) == (phases > 5)
+
+
 def test_a_load_that_never_runs_without_compiling_is_said_to(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(FakeEngine, "compiles_in", {3, 4, 5})
     monkeypatch.setattr(runs_module, "COMPILING_S", 0.5 * COMPILING_S)

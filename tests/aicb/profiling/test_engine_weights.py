@@ -45,6 +45,7 @@ def test_parameters_are_as_spread_as_those_of_a_model(draw: Callable[[Any], None
     model.register_buffer("w13_weight_scale_inv", torch.zeros(3, 1, 1))
     model.register_buffer("k_scale", torch.tensor(5.0))
     model.register_buffer("expert_ids", torch.arange(3))
+    model.register_buffer("expert_mask", torch.ones(3, dtype=torch.uint8))
     draw(model)
     assert model.embed_tokens.weight.std().item() == pytest.approx(1.0, rel=0.05)
     assert model.o_proj.weight.std().item() == pytest.approx(0.002, rel=0.05)
@@ -56,6 +57,7 @@ def test_parameters_are_as_spread_as_those_of_a_model(draw: Callable[[Any], None
     assert weights.std().item() == pytest.approx(0.02, rel=0.05)
     assert not torch.equal(model.w13_weight.float()[0], model.w13_weight.float()[1])
     assert (model.k_scale.item(), model.expert_ids.tolist()) == (5.0, [0, 1, 2])
+    assert model.expert_mask.tolist() == [1, 1, 1]
 
 
 def test_experts_in_mxfp4_are_as_spread(draw: Callable[[Any], None]) -> None:

@@ -274,6 +274,10 @@ def parse_engine(tree: Tree, where: str) -> MeasuredEngine:
         engine = MeasuredEngine.model_validate({**tree, **rows, **named})
     except ValidationError as error:
         raise InputError(f"{where}: {describe(error, MeasuredEngine).removeprefix('loads.')}") from None
+    for name in engine.compiling_s.keys() - loads.keys():
+        raise InputError(
+            f"{where}: compiling_s: found {quoted(name)}, expected some of {', '.join(loads) or 'no load'}"
+        )
     if engine.prompts is None and engine.decodes is None and not engine.loads:
         raise InputError(f"{where}: found none of prefill, steady and {LOAD}…, expected at least one of them")
     _ = engine.model  # refused here, not where it is first simulated
