@@ -295,8 +295,8 @@ def test_a_server_that_compiles_for_new_lengths_is_simulated_with_a_warning(capl
     plan_simulation(config([pool("m", "mixed"), pool("n", "mixed")], engine={"framework": "vllm"}, **model))
     assert _said_by(caplog, "pool_checks") == [
         "engine.framework: found vllm, which compiles mxfp4 experts for each new number of tokens above 1024 in a "
-        "batch with prompts, 0.7 to 2.7 s a time: not simulated; warm lengths up, or take VLLM_MXFP4_USE_MARLIN=1, another "
-        "kernel"
+        "batch with prompts, 0.7 to 2.7 s a time: not simulated; warm lengths up, or take "
+        "VLLM_MXFP4_USE_MARLIN=1, another kernel"
     ]
 
 
