@@ -86,6 +86,8 @@ def engine(
         launches = launches_of(str(file), tp, dp, shares_experts=ep or dp > 1, norm_kernel=kernel)
         drafting = UNMEASURED if drafts is None else drafting_of_vllm(load_model(str(file)), method)
     _write(output, measurement_of(recorded, launches, drafting))
+    for load, step_s in recorded.get("compiling_s", {}).items():
+        typer.echo(f"{load}: a kernel was compiled in each of its runs (a step of {step_s:.1f} s); it is not compared")
     typer.echo(f"{output}: compare with vidur-pd validate --engine {output}")
 
 

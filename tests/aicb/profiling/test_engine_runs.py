@@ -49,10 +49,12 @@ def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return path
 
 
-def measured(model: Path, *options: str) -> dict[str, Any]:
+def measured(model: Path, *options: str, says: str = "") -> dict[str, Any]:
+    """What the command writes; ``says``: a line that it prints."""
     output = model.parent / "engine.json.gz"
     run = CliRunner().invoke(app, ["profile", "engine", "--model", str(model), "-o", str(output), *options])
     assert run.exit_code == 0, (run.output, run.exception)
+    assert says in run.output
     with gzip.open(output, "rt", encoding="utf-8") as file:
         found: dict[str, Any] = json.load(file)
     return found
@@ -125,7 +127,7 @@ def test_a_long_batch_compiles_nothing(
 def test_a_load_that_never_runs_without_compiling_is_said_to(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(FakeEngine, "compiles_in", {3, 4, 5})
     monkeypatch.setattr(runs_module, "COMPILING_S", 0.5 * COMPILING_S)
-    found = measured(model, "--rates", "20")
+    found = measured(model, "--rates", "20", says="serve_20.0: a kernel was compiled in each of its runs (a step of 0.")
     assert FakeEngine.made[-1].phases == 7  # three loads, the third of which is kept
     assert len(found["serve_20.0"]) == 10
     assert list(found["compiling_s"]) == ["serve_20.0"]
