@@ -3,8 +3,8 @@
 A table of another origin may hold only some kinds of kernels (``aicb import`` of GEMM times, a profile without
 FlashMLA). These are priced from it; times of the others are transferred from the H200 (`transfer.py`) and flagged.
 On an H100 vLLM's products of experts were measured: they are taken from there at the sites that were, and those of
-mxfp4 experts and of FlashInfer, and scores of experts in fp32, are transferred to all other GPUs, but for scores of
-sizes that the GPU's own table has.
+mxfp4 experts (by their kernel's law to GPUs of the same architecture) and of FlashInfer, and scores of experts in fp32,
+are transferred to all other GPUs, but for scores of sizes that the GPU's own table has.
 """
 
 from __future__ import annotations

@@ -147,7 +147,7 @@ def model_of(server: str) -> Model:
 
 def compare(server: str, host: str | None = None) -> list[Comparison]:
     """All that was measured of a server."""
-    found = engine_of(server).served
+    found = engine_of(server).comparable_loads
     served = (row for run in RUNS_IN_ORDER if run in found for row in compare_serving(server, run, host))
     return [*compare_prompts(server, host), *compare_decodes(server, host), *served]
 
@@ -172,7 +172,7 @@ def launch_us(server: str, phase: str) -> float:
 def _has_then(server: str) -> bool:
     """Whether prompts were launched outside graphs in every phase."""
     found = engine_of(server)
-    return all(found.host_in(phase) is not None for phase in (PROMPTS, DECODES, *found.served))
+    return all(found.host_in(phase) is not None for phase in (PROMPTS, DECODES, *found.comparable_loads))
 
 
 def main() -> int:

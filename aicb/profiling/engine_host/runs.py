@@ -50,7 +50,7 @@ class Runs:
     """What is measured; lengths of a Poisson load are log-normal."""
 
     prompts: tuple[int, ...] = (128, 512, 1024, 2048, 4096, 8192)
-    """Tokens of each, alone."""
+    """Tokens of each, alone, ascending."""
     repetitions: int = 5
     decodes: tuple[tuple[int, int], ...] = (
         *((512, requests) for requests in (1, 8, 32, 64, 128, 256)),

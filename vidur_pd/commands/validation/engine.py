@@ -156,7 +156,7 @@ def compare(engine: MeasuredEngine, phase: str, host: str | None = None) -> list
 
 def compare_hosts(engine: MeasuredEngine) -> Iterator[Row]:
     """All that was measured, simulated on each of `HOSTS`; ``None`` where times of a host were not recorded."""
-    for phase in (PROMPTS, DECODES, *engine.served):
+    for phase in (PROMPTS, DECODES, *engine.comparable_loads):
         recorded = {OWN: engine.host is not None, THEN: engine.host_in(phase) is not None}
         found = {name: compare(engine, phase, host) for name, host in HOSTS.items() if recorded.get(name, True)}
         for place, row in enumerate(found["default"]):

@@ -231,8 +231,8 @@ class MeasuredEngine(_Part):
         return {"num_kv_blocks": blocks, "block_tokens": block_tokens}
 
     @property
-    def served(self) -> list[str]:
-        """Loads that can be compared."""
+    def comparable_loads(self) -> list[str]:
+        """Names of the loads in which no kernel was compiled."""
         return [name for name in self.loads if name not in self.compiling_s]
 
     def host_in(self, phase: str) -> dict[str, float] | None:
@@ -274,7 +274,7 @@ def parse_engine(tree: Tree, where: str) -> MeasuredEngine:
         engine = MeasuredEngine.model_validate({**tree, **rows, **named})
     except ValidationError as error:
         raise InputError(f"{where}: {describe(error, MeasuredEngine).removeprefix('loads.')}") from None
-    for name in engine.compiling_s.keys() - loads.keys():
+    for name in sorted(engine.compiling_s.keys() - loads.keys()):
         raise InputError(
             f"{where}: compiling_s: found {quoted(name)}, expected some of {', '.join(loads) or 'no load'}"
         )
