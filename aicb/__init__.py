@@ -17,6 +17,7 @@ if TYPE_CHECKING:
         ZipfLoad,
         parse_expert_load,
     )
+    from aicb.iteration.graph_sizes import GraphSizes
     from aicb.iteration.layer_schedule import Exchange, HalfBatch, LayerParts, LayerSchedule, layered_overlap
     from aicb.iteration.model import IterationModel
     from aicb.iteration.overlap import Overlap, TwoBatchOverlap, halve
@@ -50,6 +51,7 @@ __all__ = [
     "Exchange",
     "ExpertLoad",
     "Gpu",
+    "GraphSizes",
     "HalfBatch",
     "InputError",
     "InstanceMemory",
@@ -106,6 +108,7 @@ _MODULES = {
     "Exchange": "aicb.iteration.layer_schedule",
     "ExpertLoad": "aicb.experts.load",
     "Gpu": "aicb.measurements.gpu",
+    "GraphSizes": "aicb.iteration.graph_sizes",
     "HalfBatch": "aicb.iteration.layer_schedule",
     "InstanceMemory": "aicb.operators.memory",
     "IterationCost": "aicb.iteration.pricing",

@@ -405,10 +405,18 @@ class StageRules:
     """Padding, host and clock of one stage."""
 
     def __init__(
-        self, *, graph_sizes: Sequence[int], shares_experts: bool, host: HostTimes, clock: ClockLaw | None
+        self,
+        *,
+        graph_sizes: Sequence[int],
+        prompt_graph_sizes: Sequence[int],
+        shares_experts: bool,
+        host: HostTimes,
+        clock: ClockLaw | None,
     ) -> None: ...
     @property
     def graph_sizes(self) -> list[int]: ...
+    @property
+    def prompt_graph_sizes(self) -> list[int]: ...
 
 class IterationCost:
     """``aicb.iteration.pricing.IterationCost`` with numbers for names and collectives."""

@@ -1,4 +1,4 @@
-"""A model that vLLM 0.24 runs on this machine: its configuration, and its launches, which host times are divided by."""
+"""A model that an engine runs on this machine: its configuration, and its launches, which host times are divided by."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from aicb.iteration.launches import Launches
     from aicb.model.precision import WeightDtype
     from aicb.operators.norm_kernel import NormKernel
+    from aicb.profiling.engine_host.served import Framework
 
 
 def model_configuration(model: Path, layers: int = 0) -> dict[str, Any]:
@@ -35,11 +36,12 @@ def launches_of(
     shares_experts: bool,
     norm_kernel: NormKernel = "apart",
     weights: WeightDtype | None = None,
+    framework: Framework = "vllm",
 ) -> Launches:
     """Of a model by name or by the path of its ``config.json``.
 
     Args:
-        weights: ``None``: as the model is published, which is how vLLM runs it where nothing else is stated.
+        weights: ``None``: as the model is published, which is how engines run it where nothing else is stated.
     """
     from aicb.iteration.model import IterationModel
     from aicb.measurements.gpu import get_gpu
@@ -58,8 +60,9 @@ def launches_of(
         precision,
         get_gpu("h200"),
         experts_kernel=("flashinfer" if partition.ep > 1 else "triton") if precision.weights == "fp8" else "deep_gemm",
-        moe_kernels="vllm",
-        hybrid_kernels="compiled",
+        moe_kernels=framework,
+        hybrid_kernels="compiled" if framework == "vllm" else "fused",
+        host_engine=framework,
         norm_kernel=norm_kernel,
         dispatch=gathers,
     ).launches(0)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import gzip
+import importlib
 import json
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
@@ -16,10 +17,14 @@ from boundary.output_files import check_output, write_atomically
 from boundary.quoting import quoted
 
 if TYPE_CHECKING:
-    from aicb.profiling.engine_host.engine import DraftsUnderTest
+    from aicb.profiling.engine_host.served import DraftsUnderTest, Framework
 
-ENGINE_ARGUMENTS = {"max_model_len": 32768, "max_num_batched_tokens": 8192, "gpu_memory_utilization": 0.8}
-"""Of vLLM, where nothing else is stated; memory is left for what the first calls of kernels take."""
+ENGINE_ARGUMENTS: dict[str, dict[str, Any]] = {
+    "vllm": {"max_model_len": 32768, "max_num_batched_tokens": 8192, "gpu_memory_utilization": 0.8},
+    "sglang": {"context_length": 32768, "max_running_requests": 288},
+}
+"""Of each engine, where nothing else is stated. vLLM's leave memory for what the first calls of kernels take; of 256
+requests SGLang runs 255 at once."""
 
 
 def engine(
@@ -35,12 +40,15 @@ def engine(
     ] = "",
     method: Annotated[str, typer.Option(help="What drafts: mtp, eagle or draft_model.")] = "mtp",
     draft_model: Annotated[Path | None, typer.Option(help="Its config.json, but for mtp.")] = None,
-    argument: Annotated[list[str] | None, typer.Option(help="vLLM's own NAME=JSON, such as block_size=64.")] = None,
+    argument: Annotated[
+        list[str] | None, typer.Option(help="The engine's own NAME=JSON, such as block_size=64.")
+    ] = None,
+    framework: Annotated[str, typer.Option(help="vllm or sglang.")] = "vllm",
     recording: Annotated[
         Path | None, typer.Option(help="File for all stamps, kept after each phase (.json.gz).")
     ] = None,
 ) -> None:
-    """Measure vLLM 0.24 on this machine: prompts alone, steady decodes, Poisson loads; some minutes.
+    """Measure vLLM 0.24 or SGLang 0.5.17 on this machine: prompts alone, steady decodes, Poisson loads; some minutes.
 
     What is written is for ``vidur-pd validate --engine``. Weights are random, and so are prompts.
     """
@@ -49,29 +57,34 @@ def engine(
             raise InputError(f"{name}: found {quoted(str(path))}, expected a file that ends in .json.gz")
         if path is not None:
             check_output(path, [model])
+    if framework not in ENGINE_ARGUMENTS:
+        raise InputError(f"--framework: found {quoted(framework)}, expected {' or '.join(ENGINE_ARGUMENTS)}")
+    engine_name = cast("Framework", framework)
     configuration = model_configuration(model, layers)
-    arguments = ENGINE_ARGUMENTS | _arguments(argument or [])
+    arguments = ENGINE_ARGUMENTS[framework] | _arguments(argument or [])
     loads = tuple(_number(each, "--rates", above=0.0) for each in rates.split(",") if each.strip())
     with tempfile.TemporaryDirectory() as folder:
         drafts = _drafts(method, acceptance, draft_model, Path(folder))
+        if drafts is not None and framework == "sglang":
+            raise InputError("--acceptance: found drafts with sglang, expected none: it accepts no given share of them")
         if drafts is not None and method == "mtp" and not configuration.get("num_nextn_predict_layers"):
             configuration["num_nextn_predict_layers"] = 1
         file = Path(folder) / "config.json"
         file.write_text(json.dumps(configuration), encoding="utf-8")
         try:
-            import vllm  # noqa: F401
+            importlib.import_module(framework)
         except ModuleNotFoundError as error:
             raise InputError(
-                f"aicb profile engine: found no module {error.name!r}, expected an installed vllm"
+                f"aicb profile engine: found no module {error.name!r}, expected an installed {framework}"
             ) from None
-        from aicb.commands.engine_measurement import measurement_of
+        from aicb.commands import engine_measurement, sglang_measurement
         from aicb.iteration.drafting_host import UNMEASURED, drafting_of_vllm
         from aicb.model.catalog import load_model
-        from aicb.profiling.engine_host.engine import EngineUnderTest
         from aicb.profiling.engine_host.runs import Runs, record_runs
+        from aicb.profiling.engine_host.served import EngineUnderTest
 
-        stated = {"load_format": "aicb_random", **arguments}
-        under_test = EngineUnderTest(folder, tp, dp, ep or dp > 1, stated, drafts)
+        stated = {**({"load_format": "aicb_random"} if framework == "vllm" else {}), **arguments}
+        under_test = EngineUnderTest(folder, tp, dp, ep or dp > 1, stated, drafts, engine_name)
         known = {"config": configuration, "speculative": _speculative(method, drafts)}
         if method == "draft_model" and draft_model is not None:
             known["draft_config"] = model_configuration(draft_model)
@@ -83,9 +96,14 @@ def engine(
 
         recorded = record_runs(under_test, Runs(rates=loads), keep) | known
         kernel = recorded["norm_kernel"]
-        launches = launches_of(str(file), tp, dp, shares_experts=ep or dp > 1, norm_kernel=kernel)
+        launches = launches_of(
+            str(file), tp, dp, shares_experts=ep or dp > 1, norm_kernel=kernel, framework=engine_name
+        )
         drafting = UNMEASURED if drafts is None else drafting_of_vllm(load_model(str(file)), method)
-    _write(output, measurement_of(recorded, launches, drafting))
+    if framework == "vllm":
+        _write(output, engine_measurement.measurement_of(recorded, launches, drafting))
+    else:
+        _write(output, sglang_measurement.measurement_of(recorded, launches))
     for load, step_s in recorded.get("compiling_s", {}).items():
         typer.echo(f"{load}: a kernel was compiled in each of its runs (a step of {step_s:.1f} s); it is not compared")
     typer.echo(f"{output}: compare with vidur-pd validate --engine {output}")
@@ -105,7 +123,7 @@ def _arguments(stated: list[str]) -> dict[str, Any]:
 
 
 def _drafts(method: str, acceptance: str, model: Path | None, folder: Path) -> DraftsUnderTest | None:
-    from aicb.profiling.engine_host.engine import DraftsUnderTest
+    from aicb.profiling.engine_host.served import DraftsUnderTest
 
     if method not in ("mtp", "eagle", "draft_model"):
         raise InputError(f"--method: found {quoted(method)}, expected mtp, eagle or draft_model")

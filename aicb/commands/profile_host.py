@@ -35,8 +35,9 @@ def host(
     except ModuleNotFoundError as error:
         raise InputError(f"aicb profile host: found no module {error.name!r}, expected an installed vllm") from None
     from aicb.commands.host_of_steps import host_of, launch_range_us
-    from aicb.profiling.engine_host.engine import EngineUnderTest, record
+    from aicb.profiling.engine_host.engine import record
     from aicb.profiling.engine_host.parts import request_latency_us, slowest_rank_factor, steps_of
+    from aicb.profiling.engine_host.served import EngineUnderTest
 
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "config.json"

@@ -142,7 +142,7 @@ bool StagePricing::split(const RankBatches& batches) {
 }
 
 StagePricing::Padding StagePricing::pad(std::int64_t most_tokens, bool is_decode) const {
-    const auto& sizes = rules_.graph_sizes;
+    const auto& sizes = is_decode ? rules_.graph_sizes : rules_.prompt_graph_sizes;
     const auto fitting = std::lower_bound(sizes.begin(), sizes.end(), most_tokens);
     if (fitting == sizes.end()) return {false, most_tokens, rules_.host.eager_ps};
     return {true, *fitting, is_decode ? rules_.host.full_ps : rules_.host.piecewise_ps};

@@ -31,7 +31,8 @@ struct HostTimes {
 
 // How the ranks of a stage run an iteration.
 struct StageRules {
-    std::vector<std::int64_t> graph_sizes;  // rising; batches up to the last are padded to one of them
+    // Rising; batches up to the last are padded to one of them. Of decodes alone, and of batches with prompts.
+    std::vector<std::int64_t> graph_sizes, prompt_graph_sizes;
     bool shares_experts;                    // the ranks' tokens meet in the experts
     HostTimes host;
     std::optional<ClockLaw> clock;

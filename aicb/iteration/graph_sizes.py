@@ -2,11 +2,38 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
+from dataclasses import dataclass
+
 from aicb.model.architecture import GroupedQueryAttention, Model
 
 MOST_CAPTURED_WITH_SINKS = 1024
 """Tokens of the largest graph of gpt-oss, the only model with attention sinks here
 (``vllm/model_executor/models/config.py``: ``GptOssForCausalLMConfig``)."""
+
+
+@dataclass(frozen=True, slots=True)
+class GraphSizes:
+    """Token counts for which there are graphs, ascending; none: nothing is replayed."""
+
+    decodes: tuple[int, ...]
+    """Of batches without prompts, whole."""
+    prompts: tuple[int, ...]
+    """Of batches with prompts, of what lies between attentions."""
+
+    def of(self, *, has_prompts: bool) -> tuple[int, ...]:
+        return self.prompts if has_prompts else self.decodes
+
+    def covers(self, tokens: int, *, has_prompts: bool) -> bool:
+        """Whether a batch of so many tokens is replayed."""
+        sizes = self.of(has_prompts=has_prompts)
+        return bool(sizes) and tokens <= sizes[-1]
+
+    def padded(self, tokens: int, *, has_prompts: bool) -> int:
+        """Tokens that a batch is padded to: the next captured size; as they are beyond the largest."""
+        sizes = self.of(has_prompts=has_prompts)
+        place = bisect_left(sizes, tokens)
+        return sizes[place] if place < len(sizes) else tokens
 
 
 def capture_sizes(

@@ -167,7 +167,7 @@ def count_launches(layers: int, attention: Iterable[Operator], others: Iterable[
         return sum(operator.count * _launches(operator, table, has_head_norms=has_head_norms) for operator in operators)
 
     own, eager = total(attention), total(others)
-    calls = _calls(attention, others)
+    calls = count_calls(attention, others)
     of_calls = frozenset().union(*(IN_CALLS[_kind(call)] for call in calls))
     apart = [each for each in (*attention, *others) if each.name not in of_calls and _call_of(each, calls) is None]
     between = [each for each in attention if each.name not in of_calls and _call_of(each, calls) is None]
@@ -192,7 +192,7 @@ def count_launches(layers: int, attention: Iterable[Operator], others: Iterable[
     )
 
 
-def _calls(attention: Iterable[Operator], others: Iterable[Operator]) -> dict[str, int]:
+def count_calls(attention: Iterable[Operator], others: Iterable[Operator]) -> dict[str, int]:
     """Calls of a stage by their name in `CALLS`."""
     is_latent = any(operator.name == "kv_b" for operator in attention)
     is_grouped = any(getattr(operator.kernel, "name", "") == "grouped_topk" for operator in others)

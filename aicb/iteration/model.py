@@ -15,7 +15,6 @@ priced. Every kernel runs alone on its device unless ``Overlap`` asks for the sh
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from copy import copy
 from dataclasses import replace
@@ -34,12 +33,13 @@ from aicb.experts.popularity import RankPopularity
 from aicb.experts.profile import RankLoad, load_profile
 from aicb.iteration.attention import AttentionPricing
 from aicb.iteration.drafting_host import AGREED_PASSES, UNMEASURED, DraftingHost
-from aicb.iteration.graph_sizes import capture_sizes, most_captured
+from aicb.iteration.graph_sizes import GraphSizes, capture_sizes, most_captured
 from aicb.iteration.host import GraphMode, HostModel
-from aicb.iteration.launches import Launches, count_launches
+from aicb.iteration.launches import Launches, count_calls, count_launches
 from aicb.iteration.layer_schedule import LayerParts, Piece, PricedPieces, divide, piece_of
 from aicb.iteration.overlap import SHARED_EXPERT_OPERATORS, Overlap, StreamWork, bound_ps, side_by_side_ps
 from aicb.iteration.pricing import PHASES, PS_PER_US, IterationCost, Pricing, price_lists
+from aicb.iteration.sglang_host import HostEngine, host_of, launches_of, writes_with_rotary
 from aicb.iteration.speculative import Drafting, SpeculativeCost, first_inputs, later
 from aicb.iteration.stage import EXPERTS, GroupKey, NameTable, StagePricer, stage_rules
 from aicb.measurements.gpu import Gpu
@@ -86,10 +86,13 @@ class IterationModel:
         model, partition, precision, gpu: the model, its division, its number formats, and the GPU it runs on.
         cuda_graphs: replay graphs and pad to captured sizes where vLLM does.
         graph_sizes: decodes in a batch for which there are graphs, ascending; by default those of vLLM.
+        prompt_graph_sizes: tokens of a batch with prompts for which what lies between attentions is replayed; by
+            default those of decodes.
         max_seqs, max_batched_tokens: requests and tokens per rank; they bound the captured sizes.
         queries: tokens of a decode in a step; more than one with speculative decoding (`Drafting.queries`).
         estimator: an estimator, or the name of one, see ``aicb.estimators.selection.select_estimator``.
-        host: overheads of the engine's host side.
+        host: overheads of the engine's host side, as vLLM has them.
+        host_engine: whose host it is (`aicb.iteration.sglang_host`).
         broadcast_us: what workers that schedule for themselves tell each other of requests (`HostModel.of_workers`);
             by default one scheduler hands over to all.
         expert_load: how tokens choose experts; the slowest rank of each layer is priced.
@@ -122,11 +125,13 @@ class IterationModel:
         *,
         cuda_graphs: bool = True,
         graph_sizes: Sequence[int] | None = None,
+        prompt_graph_sizes: Sequence[int] | None = None,
         max_seqs: int = 256,
         max_batched_tokens: int = 8192,
         queries: int = 1,
         estimator: str | Estimator = "auto",
         host: HostModel | None = None,
+        host_engine: HostEngine = "vllm",
         broadcast_us: float | None = None,
         expert_load: ExpertLoad | None = None,
         seed: int = 0,
@@ -160,14 +165,17 @@ class IterationModel:
         self.rope_kernel, self.hybrid_kernels, self.norm_kernel = rope_kernel, hybrid_kernels, norm_kernel
         self.mla_kernel, self.gqa_kernel = mla_kernel, gqa_kernel
         self.quant_kernel, self.dense_kernel, self.dispatch = quant_kernel, dense_kernel, dispatch
-        self.host, self.overlap = host or HostModel(), overlap or Overlap()
+        self.host, self.overlap = host_of(host_engine, host or HostModel()), overlap or Overlap()
+        self._host_engine = host_engine
         apart = self._has_shared_expert_apart()
         self.moe_kernels = moe_kernels_of(moe_kernels, model, partition, precision, is_apart=apart)
         self.expert_load, self._seed = expert_load or UniformLoad(), seed
         listed = capture_sizes(max_seqs, max_batched_tokens, queries, most_captured(model))
         if graph_sizes is not None:
             listed = [size * queries for size in graph_sizes]
-        self._sizes, self._graph_sizes = listed if cuda_graphs else [], graph_sizes
+        of_prompts = listed if prompt_graph_sizes is None else prompt_graph_sizes
+        self._sizes = GraphSizes(tuple(listed), tuple(of_prompts)) if cuda_graphs else GraphSizes((), ())
+        self._graph_sizes, self._prompt_graph_sizes = graph_sizes, prompt_graph_sizes
         self._max_seqs, self._max_batched_tokens, self._queries = max_seqs, max_batched_tokens, queries
         self._drafter = drafter or Drafter.mtp(model, partition, precision)
         self._drafting_host = drafting_host
@@ -221,14 +229,9 @@ class IterationModel:
         return self._names.estimated(number)
 
     @property
-    def most_captured_tokens(self) -> int:
-        """Of the largest CUDA graph; 0: there is none."""
-        return self._sizes[-1] if self._sizes else 0
-
-    def padded_tokens(self, tokens: int) -> int:
-        """Tokens that a batch is padded to: the next captured size; as they are beyond the largest."""
-        place = bisect_left(self._sizes, tokens)
-        return self._sizes[place] if place < len(self._sizes) else tokens
+    def graph_sizes(self) -> GraphSizes:
+        """Token counts for which CUDA graphs are replayed."""
+        return self._sizes
 
     def _stage(self, stage: int) -> StagePricer:
         if stage not in self._stages:
@@ -397,9 +400,10 @@ class IterationModel:
 
     def _graph_mode(self, batches: Sequence[Batch], queries: int) -> GraphMode:
         """What is replayed of an iteration; ``batches``: one per rank."""
-        if max(batch.tokens_with(queries) for batch in batches) > self.most_captured_tokens:
+        has_prompts = not all(batch.is_decode.all() for batch in batches)
+        if not self._sizes.covers(max(batch.tokens_with(queries) for batch in batches), has_prompts=has_prompts):
             return GraphMode.EAGER
-        return GraphMode.FULL if all(batch.is_decode.all() for batch in batches) else GraphMode.PIECEWISE
+        return GraphMode.PIECEWISE if has_prompts else GraphMode.FULL
 
     def layer_parts(self, cost: IterationCost, tokens: int, *, stage: int = 0) -> LayerParts:
         """Compute of an iteration, by its place between the collectives of layers with experts.
@@ -435,8 +439,9 @@ class IterationModel:
             self._drafter.partition,
             self._drafter.precision,
             self.gpu,
-            cuda_graphs=bool(self._sizes),
+            cuda_graphs=bool(self._sizes.decodes),
             graph_sizes=self._graph_sizes,
+            prompt_graph_sizes=self._prompt_graph_sizes,
             max_seqs=self._max_seqs,
             max_batched_tokens=self._max_batched_tokens,
             queries=self._queries,
@@ -529,7 +534,10 @@ class IterationModel:
             dispatch=self.dispatch,
         )
         of_tokens = [each for each in self._token_operators(COUNTED_TOKENS, stage) if each.name != "embedding"]
-        return count_launches(sum(count for _, count in layers), attention, [*of_tokens, *experts])
+        others = [*of_tokens, *experts]
+        found = count_launches(sum(count for _, count in layers), attention, others)
+        calls = count_calls(attention, others)
+        return launches_of(self._host_engine, found, calls, writes_apart=not writes_with_rotary(self.model))
 
     def _token_operators(self, tokens: int, stage: int) -> list[Operator]:
         parallel = (self.model, self.partition, self.precision)

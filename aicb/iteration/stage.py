@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 import aicb._core as _core
 from aicb._core import OperatorGroup
 from aicb.iteration.attention import AttentionPricing
+from aicb.iteration.graph_sizes import GraphSizes
 from aicb.iteration.pricing import IterationCost, PricedOperators
 from aicb.measurements.gpu import Gpu
 from aicb.operators.batch import RankBatches
@@ -125,7 +126,7 @@ class StagePricer:
         self.knows_attention = attention.is_in_core(stage)
         """Whether an event loop in C++ can price iterations without Python."""
         prefills = attention.core_prefills(stage, names.bit) if self.knows_attention else []
-        self._graph_sizes = rules.graph_sizes
+        self._graph_sizes = sorted({*rules.graph_sizes, *rules.prompt_graph_sizes})
         self._groups: dict[GroupKey, _core.PricedOperators] = {}
         self._sizes: dict[tuple[int, int], list[_core.DecodeKernel]] = {}
         """What C++ has been given."""
@@ -222,7 +223,12 @@ def priced_together(tokens: int, run: int, sizes: Sequence[int] = ()) -> list[in
     return _core.priced_together(tokens, run)
 
 
-def stage_rules(graph_sizes: Sequence[int], shares_experts: bool, host: _core.HostTimes, gpu: Gpu) -> _core.StageRules:
+def stage_rules(sizes: GraphSizes, shares_experts: bool, host: _core.HostTimes, gpu: Gpu) -> _core.StageRules:
     """``StageRules`` with the clock of a GPU."""
-    clock = None if gpu.clock is None else gpu.clock.core
-    return _core.StageRules(graph_sizes=list(graph_sizes), shares_experts=shares_experts, host=host, clock=clock)
+    return _core.StageRules(
+        graph_sizes=list(sizes.decodes),
+        prompt_graph_sizes=list(sizes.prompts),
+        shares_experts=shares_experts,
+        host=host,
+        clock=None if gpu.clock is None else gpu.clock.core,
+    )

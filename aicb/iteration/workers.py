@@ -212,9 +212,10 @@ class WorkersModel:
         embedding_ps = cost.phase_ps[HEAD]
         is_decode = all(bool(batch.is_decode.all()) for batch in ranks)
         most = max(batch.tokens for batch in ranks)
-        sent = self.attention.padded_tokens(most)
+        sizes = self.attention.graph_sizes
+        sent = sizes.padded(most, has_prompts=not is_decode)
         group = sent * len(ranks)
-        if most > self.attention.most_captured_tokens:  # idle ranks run a dummy batch of one token
+        if not sizes.covers(most, has_prompts=not is_decode):  # idle ranks run a dummy batch of one token
             group = sum(max(batch.tokens, 1) for batch in ranks)
         return MicroBatchCost(
             attention_ps=cost.compute_ps - embedding_ps - _picoseconds(self._host.step_us),

@@ -103,7 +103,7 @@ class Decode:
         ranks = self._instance.placement.partition.dp
         batches = [Batch.decode([context] * requests) for _ in range(ranks)]
         halved = (
-            None if self.plan.halves is None else self.plan.halves.of(batches, self.plan.iteration_model.padded_tokens)
+            None if self.plan.halves is None else self.plan.halves.of(batches, self.plan.iteration_model.graph_sizes)
         )
         step_ps = self._pricer.idle_ps(batches) if halved is None else self._in_two(halved)
         return Steady(step_ps / PS_PER_S, ranks * requests / (step_ps / PS_PER_S) / self.gpus)
@@ -117,7 +117,7 @@ class Decode:
         def half(batches: Sequence[Batch]) -> HalfBatch:
             cost = model.price_device(batches)
             times_ps = [count * self._collectives.cost(what, group).duration_ps for what, count in cost.communications]
-            tokens = model.padded_tokens(max(batch.tokens for batch in batches))
+            tokens = model.graph_sizes.padded(max(batch.tokens for batch in batches), has_prompts=False)
             return HalfBatch(model.layer_parts(cost, tokens), Exchange(sum(times_ps[::2]), sum(times_ps[1::2])))
 
         return layered_overlap(

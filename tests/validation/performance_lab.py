@@ -75,7 +75,10 @@ ALONE: Final = "cluster.pools.server.tp=1"
 
 def _sglang(weights: str) -> tuple[str, str]:
     """SGLang as it is by default."""
-    return f"engine={{framework: sglang, weights: {weights}}}", "frontend={kind: none}"
+    return (
+        f"engine={{framework: sglang, weights: {weights}, host_engine: vllm, prompt_graph_sizes: []}}",
+        "frontend={kind: none}",
+    )
 
 
 DEPLOYMENTS: Final = {

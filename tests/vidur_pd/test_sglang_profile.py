@@ -191,3 +191,31 @@ def test_what_no_profile_knows_is_refused(tmp_path: Path, engine: str, message: 
     path.write_text(yaml.safe_dump(MINIMAL) + f"engine: {{{engine}}}\n")
     with pytest.raises(InputError, match=message):
         load_config(path)
+
+
+@pytest.mark.parametrize(
+    ("model", "pool", "engine", "graphs", "largest"),
+    [
+        ("qwen3-8b", {}, {}, 58, 8192),  # as SGLang 0.5.17 said of the same chunk: tests/data/engine/sglang-h200-*
+        ("qwen3-8b", {}, {"max_batched_tokens": 2048}, 42, 2048),
+        ("qwen3-8b", {}, {"max_batched_tokens": 16384}, 74, 16384),
+        ("deepseek-v3", {"tp": 8}, {"max_batched_tokens": 16384}, 58, 8192),
+        ("qwen3-8b", {}, {"cuda_graphs": False}, 0, 0),
+        ("qwen3-8b", {"tp": 2, "pp": 2}, {}, 0, 0),
+        ("qwen3-8b", {"role": "decode"}, {}, 0, 0),
+        ("qwen3-8b", {"role": "prefill"}, {}, 58, 8192),
+        ("qwen3-8b", {}, {"prompt_graph_sizes": [512]}, 1, 512),
+    ],
+)
+def test_sglang_replays_prompts_of_a_chunk(
+    model: str, pool: dict[str, Any], engine: dict[str, Any], graphs: int, largest: int
+) -> None:
+    roles = {"prefill": "decode", "decode": "prefill"}
+    pools = [{"name": "p", "role": "mixed"} | pool]
+    pools += [{"name": "q", "role": roles[pool["role"]]}] if "role" in pool else []
+    cluster = {"topology": {"kind": "rail_optimized", "gpus_per_node": 8, "nic": "400Gbps"}, "pools": pools}
+    config = sglang(cluster=cluster, model=model, hardware="h200", engine={"framework": "sglang"} | engine)
+    sizes = config.engine_of(config.cluster.pools[0]).prompt_graph_sizes
+    assert sizes is not None
+    assert (len(sizes), max(sizes, default=0)) == (graphs, largest)
+    assert list(sizes) == sorted(set(sizes))

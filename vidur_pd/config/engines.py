@@ -157,6 +157,7 @@ def _defaults(found: Mapping[str, Any], stated: Tree, tree: Mapping[str, Any], p
     fields["max_seqs"] = _least(fields["max_seqs"], resolved["max_batched_tokens"])
     if found["framework"] == "sglang":
         fields |= sglang_defaults.static_share(resolved, stated.get("max_seqs"), pool, gpu, str(tree.get("model")))
+        fields |= sglang_defaults.prompt_graphs(resolved, pool, str(tree.get("model")))
     with_drafts = found.get("drafts_ahead", ())
     if not conditions.can_plan_ahead(found["engine"]["policy"], resolved, pool, tree.get("routing"), with_drafts):
         fields["async_scheduling"] = False

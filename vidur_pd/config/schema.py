@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 from pydantic import AfterValidator, Field, ValidationInfo, create_model, model_validator
 
+from aicb.iteration.sglang_host import HostEngine
 from aicb.operators.dense_kernel import DenseKernel
 from aicb.operators.dispatch import DispatchKind
 from aicb.operators.experts_kernel import ExpertsKernel
@@ -178,8 +179,13 @@ class EngineConfig(Section):
     async_scheduling: bool
     """Decides each iteration while the one before runs, not when it has ended."""
     cuda_graphs: bool
+    host_engine: HostEngine = "vllm"
+    """Whose launching the host does: that of SGLang was measured in version 0.5.17; vLLM's stands for other engines'."""
     graph_sizes: Annotated[tuple[Count, ...], Field(min_length=1), AfterValidator(_ascending)] | None = None
     """Decodes in a batch for which there are CUDA graphs; ``None``: as vLLM has them."""
+    prompt_graph_sizes: Annotated[tuple[Count, ...], AfterValidator(_ascending)] | None = None
+    """Tokens of a batch with prompts for which graphs replay what lies between attentions; none: nothing is. ``None``:
+    ``graph_sizes``, as vLLM has it."""
     fast_forward: bool = True
     """Takes runs of decode iterations in which no batch changes as one step of the simulation; off, each is one."""
     request_latency_ms: Milliseconds | None = None

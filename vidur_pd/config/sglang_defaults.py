@@ -21,6 +21,8 @@ LARGEST_GRAPHS: Final = ((160, (512, 512)), (60, (256, 512)), (35, (32, 160)), (
 """Requests of SGLang's largest graph of decodes by GiB of memory, with up to three GPUs of a stage and with more."""
 PREFILL_GRAPHS: Final = ((0, 4), (32, 16), (256, 32), (512, 64), (1024, 256), (4096, 512))
 """Behind how many tokens SGLang has graphs of prefills for every so many more (``arg_groups/cuda_graph_hook.py``)."""
+MOST_LATENT_GRAPH_TOKENS: Final = 8192
+"""Of graphs of prefills with latent attention."""
 WHOLE_PROMPT_TOKENS: Final = 16384
 """SGLang's ``max_prefill_tokens``, which stands for a chunk where prompts are not cut."""
 DP_CONSERVATIVENESS: Final = 0.3
@@ -75,7 +77,7 @@ def static_share(engine: Mapping[str, Any], max_seqs: Any, pool: Mapping[str, An
         reserve += 2 * graph if has_graphs else 0
         reserve += (4.5 if graph > 300 else 3) * graph * dp if dp > 1 else 0
     if role != "decode" and has_graphs and pp == 1 and not has_two_batches(engine):
-        reserve += 1536 if _has_latents(model) else 8 * _prefill_graphs(chunk)
+        reserve += 1536 if _has_latents(model) else 8 * len(_prefill_graphs(chunk))
         reserve += 1024 if has_deep_ep else 0
     reserve = max(reserve, 10 * 1024) if memory_mib > 60 * 1024 else reserve
     reserve += 2048 if has_deep_ep and has_graphs and role != "prefill" else 0
@@ -83,9 +85,27 @@ def static_share(engine: Mapping[str, Any], max_seqs: Any, pool: Mapping[str, An
     return {"gpu_memory_utilization": share} if share > 0 else {}
 
 
-def _prefill_graphs(chunk: int) -> int:
-    ends = [start for start, _ in PREFILL_GRAPHS[1:]] + [chunk]
-    return sum(max(min(end, chunk) - start, 0) // step for (start, step), end in zip(PREFILL_GRAPHS, ends, strict=True))
+def prompt_graphs(engine: Mapping[str, Any], pool: Mapping[str, Any], model: str) -> Tree:
+    """Tokens of the graphs of prompts that SGLang 0.5.23 replays between attentions: up to a chunk, with latent
+    attention at most 8,192 (``arg_groups/memory_hook.py``); none with two half batches, pipeline stages or context
+    parallelism (``arg_groups/cuda_graph_hook.py``, `disable_breakable_cudagraph_if_incompatible`), and none in decode
+    pools (`apply_cuda_graph_disaggregation_roles`). ``engine``: with its defaults. Of prompts that are not cut there
+    are as many as of ``max_prefill_tokens``."""
+    chunk = _whole(engine["max_batched_tokens"], 2048)
+    chunk = WHOLE_PROMPT_TOKENS if engine["chunked_prefill"] is False else chunk
+    most = min(chunk, MOST_LATENT_GRAPH_TOKENS) if _has_latents(model) else chunk
+    stages, role = _whole(pool.get("pp", 1), 1), pool.get("role")
+    has_none = engine["cuda_graphs"] is not True or has_two_batches(engine) or stages > 1 or role == "decode"
+    return {"prompt_graph_sizes": [] if has_none else _prefill_graphs(most)}
+
+
+def _prefill_graphs(most: int) -> list[int]:
+    ends = [start for start, _ in PREFILL_GRAPHS[1:]] + [most]
+    return [
+        size
+        for (start, step), end in zip(PREFILL_GRAPHS, ends, strict=True)
+        for size in range(start + step, min(end, most) + 1, step)
+    ]
 
 
 def _has_deep_ep(dispatch: object) -> bool:

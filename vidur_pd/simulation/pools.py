@@ -245,6 +245,7 @@ def pool_model(config: SimulationConfig, pool: PoolConfig, model: Model, estimat
         options: dict[str, Any] = {
             "cuda_graphs": engine.cuda_graphs,
             "graph_sizes": engine.graph_sizes,
+            "prompt_graph_sizes": engine.prompt_graph_sizes,
             "max_seqs": engine.max_seqs,
             "max_batched_tokens": engine.max_batched_tokens,
             "estimator": of_gpu(config.hardware_of(pool), gpu),
@@ -259,6 +260,7 @@ def pool_model(config: SimulationConfig, pool: PoolConfig, model: Model, estimat
             "rope_kernel": engine.rope_kernel,
             "hybrid_kernels": engine.hybrid_kernels,
             "host": load_host(engine.host),
+            "host_engine": engine.host_engine,
             "broadcast_us": None if launches_apart(engine, pool) else BROADCASTS_US.get(engine.framework, 0.0),
         }
         workers = None

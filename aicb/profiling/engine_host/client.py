@@ -1,4 +1,4 @@
-"""Client of a vLLM engine, in the process that started it: requests of random tokens, and when their tokens came."""
+"""Client of an engine, in the process that started it: requests of random tokens, and when their tokens came."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 from time import perf_counter
-from typing import Any
+
+from aicb.profiling.engine_host.served import ServedEngine
 
 LOWEST_TOKEN, HIGHEST_TOKEN = 1000, 30000
-"""Of random prompts; within the vocabulary of every model that vLLM serves."""
+"""Of random prompts; within the vocabulary of every model that engines serve."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +44,7 @@ class Answer:
 class Client:
     """Sends requests to an engine and keeps what came of them."""
 
-    def __init__(self, engine: Any) -> None:
+    def __init__(self, engine: ServedEngine) -> None:
         self.engine = engine
         self.answers: list[Answer] = []
         """In the order in which they were complete."""
@@ -52,23 +53,11 @@ class Client:
 
     async def ask(self, tokens: int, outputs: int) -> Answer:
         """A request of its own prompt, and so many tokens of answer."""
-        from vllm import SamplingParams
-        from vllm.inputs import TokensPrompt
-        from vllm.sampling_params import RequestOutputKind
-
         self._number += 1
         prompt = [self._random.randrange(LOWEST_TOKEN, HIGHEST_TOKEN) for _ in range(tokens)]
-        sampling = SamplingParams(
-            max_tokens=outputs,
-            min_tokens=outputs,
-            ignore_eos=True,
-            temperature=0.0,
-            detokenize=False,
-            output_kind=RequestOutputKind.DELTA,
-        )
         sent_s, received = perf_counter(), []
-        async for output in self.engine.generate(TokensPrompt(prompt_token_ids=prompt), sampling, f"r{self._number}"):
-            received.append((perf_counter(), len(output.outputs[0].token_ids)))
+        async for count in self.engine.outputs(prompt, outputs, f"r{self._number}"):
+            received.append((perf_counter(), count))
         answer = Answer(tokens, sent_s, tuple(received))
         self.answers.append(answer)
         return answer

@@ -1,4 +1,4 @@
-"""A vLLM engine under the loads that tell its host's times: prompts alone, decodes of equal requests.
+"""An engine under the loads that tell its host's times: prompts alone, decodes of equal requests.
 
 The engine runs as a server's does: its client in this process, the core in another, workers in the core's process or,
 on several GPUs, in their own. Loads follow one another without rest, after a pass that compiles what is compiled at
@@ -13,19 +13,14 @@ import json
 import os
 import platform
 import tempfile
-from collections.abc import Iterable
-from dataclasses import dataclass
-from itertools import accumulate
-from operator import mul
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from time import perf_counter
 from typing import Any
 
 from aicb.profiling.engine_host.client import Answer, Client
-from aicb.profiling.engine_host.norms import norm_kernel
+from aicb.profiling.engine_host.served import FOLDER_VARIABLE, EngineUnderTest, ServedEngine
 
-FOLDER_VARIABLE = "AICB_HOST_STAMPS"
-"""Environment variable: the folder that an engine's processes leave their stamps in."""
 PROMPTS = (16, 128, 300, 512, 640, 1024, 2048)
 """Tokens: below, at and above vLLM's largest captured size (512)."""
 REPETITIONS = 9
@@ -33,49 +28,6 @@ DECODES = (1, 8, 64, 256)
 """Requests that decode together."""
 DECODE_PROMPT = 128
 DECODE_STEPS = 60
-
-
-@dataclass(frozen=True, slots=True)
-class DraftsUnderTest:
-    """Speculative decoding whose drafts are kept at random (vLLM's synthetic rejection), whatever the weights are."""
-
-    method: str
-    """As vLLM names it: ``mtp``, ``eagle``, ``draft_model``."""
-    acceptance: tuple[float, ...]
-    """[drafts] probability of each, given that those before it are kept."""
-    folder: str | None = None
-    """Of the ``config.json`` of what drafts; ``None``: the model has it."""
-
-    def arguments(self) -> dict[str, Any]:
-        """``speculative_config``."""
-        kept = [float(rate) for rate in accumulate(self.acceptance, mul)]
-        return {
-            "method": self.method,
-            "num_speculative_tokens": len(self.acceptance),
-            "rejection_sample_method": "synthetic",
-            "synthetic_acceptance_rates": kept,
-            **({"model": self.folder} if self.folder else {}),
-        }
-
-    @property
-    def tokens_per_step(self) -> float:
-        return 1.0 + float(sum(accumulate(self.acceptance, mul)))
-
-
-@dataclass(frozen=True, slots=True)
-class EngineUnderTest:
-    """What runs: a model's configuration with random weights, on so many GPUs."""
-
-    folder: str
-    """Of the model's ``config.json``."""
-    tp: int = 1
-    dp: int = 1
-    """Data-parallel ranks, each with a core of its own."""
-    shares_experts: bool = False
-    """Whether all ranks divide the experts among them (``enable_expert_parallel``)."""
-    arguments: dict[str, Any] | None = None
-    """More of vLLM's engine arguments."""
-    drafts: DraftsUnderTest | None = None
 
 
 def record(engine: EngineUnderTest) -> dict[str, Any]:
@@ -98,29 +50,17 @@ def stamps_of_ranks(folder: Path, dp: int) -> list[dict[str, Any]]:
     return ranks
 
 
-def start(under_test: EngineUnderTest) -> Any:
+def start(under_test: EngineUnderTest) -> ServedEngine:
     """The engine, with stamps inside."""
-    from vllm.engine.arg_utils import AsyncEngineArgs
-    from vllm.v1.engine.async_llm import AsyncLLM
+    match under_test.framework:
+        case "vllm":
+            from aicb.profiling.engine_host.vllm_engine import VllmEngine
 
-    own = "aicb.profiling.engine_host.stamping"
-    arguments = {
-        "model": under_test.folder,
-        "load_format": "dummy",
-        "skip_tokenizer_init": True,
-        "tensor_parallel_size": under_test.tp,
-        "data_parallel_size": under_test.dp,
-        "enable_expert_parallel": under_test.shares_experts,
-        "max_model_len": 8192,
-        "max_num_seqs": max(DECODES),
-        "enable_prefix_caching": False,
-        "disable_log_stats": True,
-        "scheduler_cls": f"{own}.StampingScheduler",
-        "worker_extension_cls": f"{own}.StampingWorker",
-        **({"speculative_config": under_test.drafts.arguments()} if under_test.drafts else {}),
-        **(under_test.arguments or {}),
-    }
-    return AsyncLLM.from_engine_args(AsyncEngineArgs(**arguments))
+            return VllmEngine(under_test, max(DECODES))
+        case "sglang":
+            from aicb.profiling.engine_host.sglang_engine import SglangEngine
+
+            return SglangEngine(under_test, max(DECODES))
 
 
 async def _record(under_test: EngineUnderTest) -> dict[str, Any]:
@@ -128,18 +68,18 @@ async def _record(under_test: EngineUnderTest) -> dict[str, Any]:
     try:
         client = Client(engine)
         await loads(client, repetitions=2)
-        await engine.collective_rpc("start_stamps")
+        await engine.call("start_stamps")
         began = perf_counter()
         client.answers.clear()
         await loads(client, repetitions=REPETITIONS)
-        await engine.collective_rpc("leave_stamps")
+        await engine.call("leave_stamps")
         requests = rows_of(client.answers)
         traces = {tokens: await _trace(client, tokens) for tokens in (256, 1024)}
     finally:
         engine.shutdown()
     return {
-        "environment": environment(),
-        "norm_kernel": norm_kernel(engine.vllm_config),
+        "environment": environment(engine.packages),
+        "norm_kernel": engine.read_back()["norm_kernel"],
         "tp": under_test.tp,
         "began": began,
         "requests": requests,
@@ -165,17 +105,17 @@ async def _trace(client: Client, tokens: int) -> list[dict[str, Any]]:
     """Launches and kernels of a prompt in each worker; the first trace pays for the profiler and is thrown away."""
     traced: list[dict[str, Any]] = []
     for _ in range(2):
-        await client.engine.collective_rpc("start_trace")
+        await client.engine.call("start_trace")
         await client.ask(tokens, 1)
-        traced = await client.engine.collective_rpc("end_trace")
+        traced = await client.engine.call("end_trace")
     return traced
 
 
-def environment() -> dict[str, Any]:
-    """Processor, GPUs, kernel and versions."""
+def environment(packages: Sequence[str]) -> dict[str, Any]:
+    """Processor, GPUs, kernel and versions of packages."""
     import torch
 
-    versions = {name: importlib.metadata.version(name) for name in ("vllm", "torch", "triton")}
+    versions = {name: importlib.metadata.version(name) for name in packages}
     cpu = next((line for line in Path("/proc/cpuinfo").read_text().splitlines() if "model name" in line), "")
     return {
         "cpu": cpu.partition(":")[2].strip(),

@@ -1,4 +1,4 @@
-"""Runs of a vLLM engine to be compared with their simulation: prompts alone, steady decodes, Poisson arrivals.
+"""Runs of an engine to be compared with their simulation: prompts alone, steady decodes, Poisson arrivals.
 
 One phase after another on one engine, whose host is measured before and after (`aicb.profiling.engine_host.engine`), so
 that its speed in each phase is known. All shapes run once before, which compiles what is compiled at first use; a load
@@ -23,26 +23,16 @@ from typing import Any
 
 from aicb.profiling.engine_host.client import Answer, Client
 from aicb.profiling.engine_host.engine import (
-    FOLDER_VARIABLE,
-    EngineUnderTest,
     environment,
     loads,
     rows_of,
     stamps_of_ranks,
     start,
 )
-from aicb.profiling.engine_host.norms import norm_kernel
+from aicb.profiling.engine_host.served import FOLDER_VARIABLE, EngineUnderTest, Recording
 
-Recording = dict[str, Any]
 Requests = list[tuple[float, int, int]]
 """When each is sent [s], its tokens of prompt and of answer."""
-
-READ_BACK = {
-    "cache_config": ("enable_prefix_caching", "gpu_memory_utilization"),
-    "parallel_config": ("tensor_parallel_size", "data_parallel_size", "enable_expert_parallel"),
-    "scheduler_config": ("max_num_batched_tokens", "max_num_seqs", "enable_chunked_prefill", "async_scheduling"),
-}
-"""Arguments as the engine has understood them, by the section of its configuration."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,9 +102,9 @@ class _Recorder:
         engine = start(self.under_test)
         try:
             self.client = Client(engine)
-            self.found |= _read_back(engine.vllm_config) | {"environment": environment(), "tp": self.under_test.tp}
+            self.found |= engine.read_back() | {"environment": environment(engine.packages), "tp": self.under_test.tp}
             await self._compile()
-            await engine.collective_rpc("start_stamps")
+            await engine.call("start_stamps")
             await self._phase("loads_before", self._loads)
             await self._phase("prefill", self._prompts)
             await self._phase("decode", self._decodes)
@@ -162,7 +152,7 @@ class _Recorder:
         began = perf_counter()
         result = await run()
         ended = perf_counter()
-        await self.client.engine.collective_rpc("leave_stamps")
+        await self.client.engine.call("leave_stamps")
         ranks = stamps_of_ranks(self.folder, self.under_test.dp)
         phase = {"began": began, "ended": ended, "requests": rows_of(self.client.answers), "found": result}
         stamps = [
@@ -242,22 +232,4 @@ def steady_row(answers: Sequence[Answer]) -> dict[str, float]:
         "itl_mean": sum(gaps) / len(gaps),
         "steps": len(gaps) / len(answers),
         "tokens_per_step": tokens / len(gaps),
-    }
-
-
-def _read_back(config: Any) -> Recording:
-    """What an engine has made of its arguments (``VllmConfig``)."""
-    args = {
-        name: getattr(getattr(config, section), name)
-        for section, names in READ_BACK.items()
-        for name in names
-        if hasattr(getattr(config, section), name)
-    }
-    is_one = args.get("tensor_parallel_size", 1) * args.get("data_parallel_size", 1) == 1
-    has_own = is_one or not config.parallel_config.disable_custom_all_reduce
-    return {
-        "args": args | {"max_model_len": config.model_config.max_model_len},
-        "kv_blocks": [config.cache_config.num_gpu_blocks, config.cache_config.block_size],
-        "collectives": "vllm" if has_own else "nccl",
-        "norm_kernel": norm_kernel(config),
     }

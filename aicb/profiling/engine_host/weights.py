@@ -1,22 +1,17 @@
-"""Random weights for vLLM by which a model computes with values as spread as a trained one's; for engine processes.
+"""Random weights by which a model computes with values as spread as a trained one's; for engine processes.
 
-vLLM's own (``load_format: dummy``) are within a thousandth, the same for parameters of one shape: in fp8 most are zero,
-and every token goes to the same experts, so that clocks, power and loads of experts are not a model's. Here parameters
-differ, routers have no bias, and embeddings are large against what attention adds, so that tokens stay different from
-each other in deep layers and choose experts as if at random.
+Engines' own (``load_format: dummy``) are within a thousandth, the same for parameters of one shape: in fp8 most are
+zero, and every token goes to the same experts, so that clocks, power and loads of experts are not a model's. Here
+parameters differ, routers have no bias, and embeddings are large against what attention adds, so that tokens stay
+different from each other in deep layers and choose experts as if at random.
 """
 
 from __future__ import annotations
 
 import zlib
-from typing import Any
 
 import torch
-from vllm.model_executor.model_loader import register_model_loader
-from vllm.model_executor.model_loader.dummy_loader import DummyModelLoader
-from vllm.model_executor.model_loader.reload.layerwise import get_layerwise_info
 
-LOAD_FORMAT = "aicb_random"
 SPREAD = 0.02
 """Standard deviation of weights, that of initialisation in DeepSeek-V3 and Qwen3 (``initializer_range``)."""
 OF_EMBEDDINGS, OF_ATTENTION_OUTPUTS = 1.0, 0.1 * SPREAD
@@ -28,17 +23,6 @@ AT_ONCE = 1 << 26
 """Numbers drawn at a time, which bounds the memory besides the weights."""
 LEFT_AS_THEY_ARE = ("k_scale", "v_scale", "q_scale", "prob_scale", "input_scale", "k_zero_point", "v_zero_point")
 WEIGHT_SCALES = ("weight_scale", "weight_scale_inv")
-
-
-@register_model_loader(LOAD_FORMAT)
-class RandomWeightsLoader(DummyModelLoader):  # type: ignore[misc]
-    """A loader that draws weights; where vLLM quantises while it loads, they are its own dummies."""
-
-    def load_weights(self, model: torch.nn.Module, model_config: Any) -> None:
-        if any(get_layerwise_info(layer).can_load() for layer in model.modules()):
-            super().load_weights(model, model_config)
-        else:
-            draw_weights(model)
 
 
 @torch.no_grad()  # type: ignore[untyped-decorator]

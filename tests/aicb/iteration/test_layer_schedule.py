@@ -91,11 +91,11 @@ def test_the_parts_of_an_iteration_are_its_compute(queries: int, kv: int) -> Non
         load_model("deepseek-v3"), Partition(dp=32, ep=32), Precision("fp8"), steady, queries=queries
     )
     cost = model.price_device([Batch.decode([kv] * 64)] * 32, queries=queries)
-    found = model.layer_parts(cost, model.padded_tokens(64 * queries))
+    found = model.layer_parts(cost, model.graph_sizes.padded(64 * queries, has_prompts=False))
     assert found.total_ps == pytest.approx(cost.compute_ps - cost.host_ps, rel=1e-9)
     assert min(found) > 0
     more = model.price_device([Batch.decode([kv + 1000] * 64)] * 32, queries=queries)
-    longer = model.layer_parts(more, model.padded_tokens(64 * queries))
+    longer = model.layer_parts(more, model.graph_sizes.padded(64 * queries, has_prompts=False))
     assert longer.attend_ps > 1.02 * found.attend_ps
     assert longer[2:4] == pytest.approx(found[2:4], rel=1e-6), "attention alone has grown"
 

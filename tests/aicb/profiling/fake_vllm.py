@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 
 import pytest
 
-from aicb.profiling.engine_host.engine import FOLDER_VARIABLE
+from aicb.profiling.engine_host.served import FOLDER_VARIABLE
 
 DECODE_S, TOKEN_S = 2e-3, 1e-6
 """Of a step, and of each token of a prompt in it."""

@@ -14,8 +14,8 @@ from typer.testing import CliRunner
 from aicb.__main__ import app
 from aicb.profiling.engine_host import runs as runs_module
 from aicb.profiling.engine_host.client import Answer
-from aicb.profiling.engine_host.engine import DraftsUnderTest
 from aicb.profiling.engine_host.runs import Runs, steady_row
+from aicb.profiling.engine_host.served import DraftsUnderTest
 from boundary.errors import InputError
 from tests.aicb.profiling.fake_vllm import COMPILING_S, DECODE_S, TOKEN_S, FakeEngine, install
 
@@ -42,7 +42,7 @@ MODEL = {
 def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A model's file, with the stand-in installed and few runs."""
     install(monkeypatch)
-    monkeypatch.setattr(runs_module, "environment", lambda: ENVIRONMENT)
+    monkeypatch.setattr(runs_module, "environment", lambda packages: ENVIRONMENT)
     monkeypatch.setattr(runs_module, "Runs", partial(Runs, **FEW))
     path = tmp_path / "config.json"
     path.write_text(json.dumps(MODEL), encoding="utf-8")

@@ -2,31 +2,10 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable
-from types import ModuleType
-from typing import Any
-
 import pytest
 
 torch = pytest.importorskip("torch")
-
-
-@pytest.fixture
-def draw(monkeypatch: pytest.MonkeyPatch) -> Callable[[Any], None]:
-    """`draw_weights`, with vLLM's loaders stood in for."""
-    loader = "vllm.model_executor.model_loader"
-    names = ("vllm", "vllm.model_executor", loader, f"{loader}.dummy_loader", f"{loader}.reload")
-    modules = {name: ModuleType(name) for name in (*names, f"{loader}.reload.layerwise")}
-    vars(modules[loader])["register_model_loader"] = lambda name: lambda made: made
-    vars(modules[f"{loader}.dummy_loader"])["DummyModelLoader"] = object
-    vars(modules[f"{loader}.reload.layerwise"])["get_layerwise_info"] = None
-    for name, module in modules.items():
-        monkeypatch.setitem(sys.modules, name, module)
-    monkeypatch.delitem(sys.modules, "aicb.profiling.engine_host.weights", raising=False)
-    from aicb.profiling.engine_host.weights import draw_weights
-
-    return draw_weights
+engine_weights = pytest.importorskip("aicb.profiling.engine_host.weights")
 
 
 class GemmaNorm(torch.nn.Module):  # type: ignore[misc,name-defined]
@@ -35,7 +14,7 @@ class GemmaNorm(torch.nn.Module):  # type: ignore[misc,name-defined]
         self.weight = torch.nn.Parameter(torch.full((8,), 7.0))
 
 
-def test_parameters_are_as_spread_as_those_of_a_model(draw: Callable[[Any], None]) -> None:
+def test_parameters_are_as_spread_as_those_of_a_model() -> None:
     model = torch.nn.Module()
     model.embed_tokens = torch.nn.Embedding(400, 50)
     model.o_proj, model.up_proj = torch.nn.Linear(200, 100), torch.nn.Linear(200, 100)
@@ -46,7 +25,7 @@ def test_parameters_are_as_spread_as_those_of_a_model(draw: Callable[[Any], None
     model.register_buffer("k_scale", torch.tensor(5.0))
     model.register_buffer("expert_ids", torch.arange(3))
     model.register_buffer("expert_mask", torch.ones(3, dtype=torch.uint8))
-    draw(model)
+    engine_weights.draw_weights(model)
     assert model.embed_tokens.weight.std().item() == pytest.approx(1.0, rel=0.05)
     assert model.o_proj.weight.std().item() == pytest.approx(0.002, rel=0.05)
     assert model.up_proj.weight.std().item() == pytest.approx(0.02, rel=0.05)
@@ -60,13 +39,13 @@ def test_parameters_are_as_spread_as_those_of_a_model(draw: Callable[[Any], None
     assert model.expert_mask.tolist() == [1, 1, 1]
 
 
-def test_experts_in_mxfp4_are_as_spread(draw: Callable[[Any], None]) -> None:
+def test_experts_in_mxfp4_are_as_spread() -> None:
     """Codes of e2m1, two a byte, times powers of two."""
     codes = torch.tensor([0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0])
     model = torch.nn.Module()
     for name, shape in (("w2_weight", (2, 64, 256)), ("w2_weight_scale", (2, 64, 16))):
         model.register_parameter(name, torch.nn.Parameter(torch.zeros(shape, dtype=torch.uint8), requires_grad=False))
-    draw(model)
+    engine_weights.draw_weights(model)
     halves = torch.stack([model.w2_weight & 15, model.w2_weight >> 4]).long()
     values = codes[halves % 8] * (1 - 2 * (halves // 8)) * 2.0 ** (model.w2_weight_scale.unique().item() - 127)
     assert (values.mean().item(), values.std().item()) == (
@@ -76,8 +55,8 @@ def test_experts_in_mxfp4_are_as_spread(draw: Callable[[Any], None]) -> None:
     assert not torch.equal(model.w2_weight[0], model.w2_weight[1])
 
 
-def test_the_same_name_has_the_same_weights(draw: Callable[[Any], None]) -> None:
+def test_the_same_name_has_the_same_weights() -> None:
     first, second = torch.nn.Linear(8, 8), torch.nn.Linear(8, 8)
-    draw(first)
-    draw(second)
+    engine_weights.draw_weights(first)
+    engine_weights.draw_weights(second)
     assert torch.equal(first.weight, second.weight)

@@ -241,6 +241,7 @@ def _configuration(engine: MeasuredEngine, folder: Path, host: str | None) -> di
     model, partition = engine.args.model, engine.args.partition
     if engine.config is not None:
         model = _written(engine.config, folder / "config.json")
+    share = engine.args.gpu_memory_utilization
     drafts = None if engine.speculative is None else engine.speculative.model_dump()
     if drafts is not None and engine.draft_config is not None:
         drafts["draft_model"] = _written(engine.draft_config, folder / "draft_config.json")
@@ -256,9 +257,10 @@ def _configuration(engine: MeasuredEngine, folder: Path, host: str | None) -> di
             "pools": [{"name": "server", "role": "mixed", **partition}],
         },
         "engine": {
-            "framework": "vllm",
+            "framework": engine.framework,
             **engine.args.engine,
             **engine.kv,
+            **({"gpu_memory_utilization": share} if share and engine.framework == "sglang" else {}),
             "norm_kernel": engine.norm_kernel,
             **({"host": host} if host else {}),
             **({"speculative": drafts} if drafts else {}),

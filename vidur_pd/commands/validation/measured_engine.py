@@ -69,7 +69,7 @@ class _Part(BaseModel):
 
 
 class Arguments(_Part):
-    """vLLM's engine arguments, as far as they are simulated; what is absent is as in the engine's profile."""
+    """Engine arguments by vLLM's names, as far as they are simulated; what is absent is as in the engine's profile."""
 
     model: str | None = None
     tensor_parallel_size: Count = 1
@@ -78,9 +78,12 @@ class Arguments(_Part):
     enable_expert_parallel: Flag | None = None
     max_num_batched_tokens: Count | None = None
     max_num_seqs: Count | None = None
+    gpu_memory_utilization: Annotated[float, Field(strict=True, gt=0, le=1)] | None = None
+    """Of vLLM only the KV blocks are taken."""
     enable_prefix_caching: Flag | None = None
     enable_chunked_prefill: Flag | None = None
     async_scheduling: Flag | None = None
+    prompt_graph_sizes: tuple[Count, ...] | None = None
 
     @property
     def partition(self) -> dict[str, int]:
@@ -97,6 +100,7 @@ class Arguments(_Part):
             "prefix_caching": self.enable_prefix_caching,
             "chunked_prefill": self.enable_chunked_prefill,
             "async_scheduling": self.async_scheduling,
+            "prompt_graph_sizes": self.prompt_graph_sizes,
         }
         return {name: value for name, value in stated.items() if value is not None}
 
@@ -185,6 +189,7 @@ class MeasuredEngine(_Part):
     """A recorded engine."""
 
     format: Literal[1] = 1
+    framework: Literal["vllm", "sglang"] = "vllm"
     where: str
     """The file, for messages."""
     args: Arguments
@@ -224,7 +229,10 @@ class MeasuredEngine(_Part):
 
     @property
     def kv(self) -> Tree:
-        """Fields of ``engine`` on KV blocks; models with delta rules, whose blocks differ, get the memory model's."""
+        """Fields of ``engine`` on KV blocks; models with delta rules, whose blocks differ, get the memory model's, and
+        so do engines of SGLang, which state their share of memory."""
+        if self.framework == "sglang":
+            return {"block_tokens": self.kv_blocks[1]}
         if any(isinstance(kind.attention, GatedDeltaNet) for kind in self.model.kinds):
             return {}
         blocks, block_tokens = self.kv_blocks

@@ -8,14 +8,14 @@ for each. Passes that draft are never halved.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from aicb import Batch, Drafting, IterationCost, IterationModel, LayerSchedule, halve, in_turn, one_by_one
+from aicb import Batch, Drafting, GraphSizes, IterationCost, IterationModel, LayerSchedule, halve, in_turn, one_by_one
 
 __all__ = ["Drafting", "Halves", "price_with_drafts", "verify_equally_many"]
 
@@ -38,7 +38,7 @@ class Halves:
     """Part of a collective of decodes that nothing hides."""
 
     def of(
-        self, batches: Sequence[Batch], padded_tokens: Callable[[int], int], queries: int = 1
+        self, batches: Sequence[Batch], sizes: GraphSizes, queries: int = 1
     ) -> tuple[list[Batch], list[Batch]] | None:
         """Both halves of every rank's batch; ``None`` where the iteration runs as a whole. A decode has ``queries``
         tokens, more than one where all verify drafts.
@@ -52,7 +52,9 @@ class Halves:
         tokens = [max(batch.tokens * queries, 1) for batch in counted]
         if not all(count >= self._least(batch) for count, batch in zip(tokens, counted, strict=True)):
             return None
-        if self.cut == "common" and max(map(padded_tokens, tokens)) // 2 >= min(tokens):
+        has_prompts = not all(batch.is_decode.all() for batch in batches)
+        padded = max(sizes.padded(count, has_prompts=has_prompts) for count in tokens)
+        if self.cut == "common" and padded // 2 >= min(tokens):
             return None
         if self.cut == "own" and len({bool(batch.is_decode.all()) for batch in counted}) > 1:
             return None

@@ -158,7 +158,7 @@ class IterationPricer:
     @property
     def replayed_tokens(self) -> int:
         """Most tokens of a rank for which decodes are replayed from a CUDA graph."""
-        return self._model.most_captured_tokens
+        return max(self._model.graph_sizes.decodes, default=0)
 
     @property
     def prices_runs(self) -> bool:
@@ -215,7 +215,7 @@ class IterationPricer:
         """Price of one iteration on a pipeline stage; ``batches``: those of ``batch`` without drafts."""
         queries = self._queries(batch, batches)
         if self._halves is not None and queries:
-            halved = self._halves.of(batches.split(), self._model.padded_tokens, queries)
+            halved = self._halves.of(batches.split(), self._model.graph_sizes, queries)
             if halved is not None:
                 return self._two_batches(halved, batches.split(), queries, stage)
         drafting = self._drafting
@@ -303,7 +303,8 @@ class IterationPricer:
         return self._priced(whole_step, stage, not_overlapped_ps, [*overlapped, *exposed])
 
     def _half(self, cost: IterationCost, half: Sequence[Batch], queries: int, stage: int) -> HalfBatch:
-        tokens = self._model.padded_tokens(max(batch.tokens for batch in half) * queries)
+        has_prompts = not all(batch.is_decode.all() for batch in half)
+        tokens = self._model.graph_sizes.padded(max(batch.tokens for batch in half) * queries, has_prompts=has_prompts)
         return HalfBatch(self._model.layer_parts(cost, tokens, stage=stage), self._exchanges(stage, cost)[0])
 
     def _exchanges(self, stage: int, cost: IterationCost) -> tuple[Exchange, int]:

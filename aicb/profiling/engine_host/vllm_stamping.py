@@ -16,8 +16,8 @@ from typing import Any
 
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 
-from aicb.profiling.engine_host import weights  # noqa: F401  (the worker's process gets to know the load format)
-from aicb.profiling.engine_host.engine import FOLDER_VARIABLE
+from aicb.profiling.engine_host import vllm_loader  # noqa: F401  (the worker's process gets to know the load format)
+from aicb.profiling.engine_host.served import FOLDER_VARIABLE
 
 
 class StampingScheduler(AsyncScheduler):  # type: ignore[misc]
