@@ -180,7 +180,7 @@ class EngineConfig(Section):
     """Decides each iteration while the one before runs, not when it has ended."""
     cuda_graphs: bool
     host_engine: HostEngine = "vllm"
-    """Whose launching the host does: that of SGLang was measured in version 0.5.17; vLLM's stands for other engines'."""
+    """Whose launching the host does: SGLang's was measured in version 0.5.17; vLLM's stands for other engines'."""
     graph_sizes: Annotated[tuple[Count, ...], Field(min_length=1), AfterValidator(_ascending)] | None = None
     """Decodes in a batch for which there are CUDA graphs; ``None``: as vLLM has them."""
     prompt_graph_sizes: Annotated[tuple[Count, ...], AfterValidator(_ascending)] | None = None
