@@ -11,7 +11,9 @@ from boundary.text_files import read_text
 
 if TYPE_CHECKING:
     from aicb.iteration.launches import Launches
+    from aicb.model.partition import Partition
     from aicb.model.precision import WeightDtype
+    from aicb.operators.experts_kernel import ExpertsKernel
     from aicb.operators.norm_kernel import NormKernel
     from aicb.profiling.engine_host.served import Framework
 
@@ -59,10 +61,17 @@ def launches_of(
         partition,
         precision,
         get_gpu("h200"),
-        experts_kernel=("flashinfer" if partition.ep > 1 else "triton") if precision.weights == "fp8" else "deep_gemm",
+        experts_kernel=_experts_kernel(framework, partition) if precision.weights == "fp8" else "deep_gemm",
         moe_kernels=framework,
         hybrid_kernels="compiled" if framework == "vllm" else "fused",
         host_engine=framework,
         norm_kernel=norm_kernel,
         dispatch=gathers,
     ).launches(0)
+
+
+def _experts_kernel(framework: Framework, partition: Partition) -> ExpertsKernel:
+    """Of fp8 experts, by the engines' defaults on Hopper."""
+    if framework == "sglang":
+        return "triton_sglang" if partition.ep == 1 else "deep_gemm"
+    return "flashinfer" if partition.ep > 1 else "triton"

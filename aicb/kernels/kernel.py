@@ -141,7 +141,16 @@ class Kernel(ABC):
 
 
 NOT_DIMENSIONS = frozenset(
-    {"rows", "moved_bytes", "active_groups", "largest_group_rows", "has_bias", "is_shared", "has_activation"}
+    {
+        "rows",
+        "moved_bytes",
+        "active_groups",
+        "largest_group_rows",
+        "has_bias",
+        "is_shared",
+        "has_activation",
+        "in_sglang_tiles",
+    }
 )
 """Fields that may be below 1."""
 

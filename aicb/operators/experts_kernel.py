@@ -2,6 +2,7 @@
 
 ``deep_gemm``: grouped products, masked in decodes and contiguous in prefills. ``triton``: vLLM's fused MoE kernel,
 which gathers the rows of an expert by their indices and takes its tiles from the tokens (``fused_moe.py``).
+``triton_sglang``: SGLang's version of it, with tiles of its own (`aicb.kernels.grouped_gemm.SglangTileTimes`).
 ``flashinfer``: all experts of a rank in one call, which takes bf16 tokens (`aicb.kernels.fused_experts`). Experts in
 bf16 and mxfp4 run in a gathering kernel whichever is chosen, and those to which DeepEP brings tokens in ``deep_gemm``.
 
@@ -17,7 +18,8 @@ from aicb.model.partition import MoeLayout, Partition
 from aicb.model.precision import Precision
 from boundary.errors import InputError
 
-ExpertsKernel = Literal["deep_gemm", "flashinfer", "triton"]
+ExpertsKernel = Literal["deep_gemm", "flashinfer", "triton", "triton_sglang"]
+TRITON = ("triton", "triton_sglang")
 
 
 def check_experts_kernel(chosen: str, partition: Partition, precision: Precision) -> None:
@@ -31,10 +33,10 @@ def check_experts_kernel(chosen: str, partition: Partition, precision: Precision
     shares_experts = partition.moe_layout is not MoeLayout.TENSOR
     if precision.weights != "fp8":
         return
-    if chosen == "triton" and shares_experts:
+    if chosen in TRITON and shares_experts:
         raise InputError(
-            f"experts_kernel: found triton with ep {partition.ep}, expected deep_gemm or flashinfer (the Triton kernel "
-            "of fp8 experts is measured with all experts on every rank only)"
+            f"experts_kernel: found {chosen} with ep {partition.ep}, expected deep_gemm or flashinfer (the Triton "
+            "kernel of fp8 experts is measured with all experts on every rank only)"
         )
     if chosen == "flashinfer" and not shares_experts:
         raise InputError(

@@ -35,7 +35,7 @@ from aicb.operators.dispatch import (
     quantises_first,
     travel,
 )
-from aicb.operators.experts_kernel import ExpertsKernel
+from aicb.operators.experts_kernel import TRITON, ExpertsKernel
 from aicb.operators.ffn import INDEX_BYTES, tokens_to_route
 from aicb.operators.fused_shared_expert import with_shared_expert
 from aicb.operators.moe_kernels import (
@@ -78,8 +78,10 @@ def expert_operators(
         if moe_kernels == "sglang":
             moe, load = with_shared_expert(moe, load, tokens)
         copies = [copied_results(tokens, shape)] if moe_kernels == "vllm" else []
-        if shape.is_fp8 and experts_kernel == "triton":
-            return [*_gathered_tokens(moe, shape, tokens, load, moe_kernels), *copies]
+        if shape.is_fp8 and experts_kernel in TRITON:
+            is_sglang = experts_kernel == "triton_sglang"
+            gathered = _gathered_tokens(moe, shape, tokens, load, moe_kernels, in_sglang_tiles=is_sglang)
+            return [*gathered, *copies]
         if shape.is_fp8 and experts_kernel == "flashinfer":
             return [_in_one_call(moe, shape, tokens, load), *copies]
         listed = _replicated_tokens(moe, shape, tokens, load, moe_kernels, is_decode=is_decode)
@@ -137,7 +139,15 @@ def _expert_map(count: int) -> Operator:
     return elementwise("moe_expert_map", "add", (1, _TILES), INDEX_BYTES, count=2 * count, phase=Phase.EXPERTS)
 
 
-def _gathered_tokens(moe: MoeFfn, shape: RankShape, tokens: int, load: RankLoad, kernels: MoeKernels) -> list[Operator]:
+def _gathered_tokens(
+    moe: MoeFfn,
+    shape: RankShape,
+    tokens: int,
+    load: RankLoad,
+    kernels: MoeKernels,
+    *,
+    in_sglang_tiles: bool,
+) -> list[Operator]:
     """fp8 experts in a kernel that gathers rows by index: tokens are quantised once, whatever their experts.
 
     As vLLM's ``TritonExperts``: quantisation of ``[T, h]``, sorting of pairs, product, activation, quantisation,
@@ -147,7 +157,7 @@ def _gathered_tokens(moe: MoeFfn, shape: RankShape, tokens: int, load: RankLoad,
     listed = [
         quant("moe_quant", tokens, shape.hidden, count=shape.count, phase=Phase.EXPERTS),
         *([sorted_pairs(moe, tokens, shape.count)] if are_sorted(moe, tokens) else unsorted),
-        *_grouped(moe, shape, load, "gathered"),
+        *_grouped(moe, shape, load, "gathered", in_sglang_tiles=in_sglang_tiles),
         summed(moe, shape, load.rows, tokens, kernels),
     ]
     return [activated(each, kernels) for each in quantised_by("vllm", listed)]
@@ -251,7 +261,13 @@ def expected_load(moe: MoeFfn, partition: Partition, tokens: int) -> RankLoad:
 
 
 def _grouped(
-    moe: MoeFfn, shape: RankShape, load: RankLoad, layout: Layout, *, activates: float | None = None
+    moe: MoeFfn,
+    shape: RankShape,
+    load: RankLoad,
+    layout: Layout,
+    *,
+    activates: float | None = None,
+    in_sglang_tiles: bool = False,
 ) -> list[Operator]:
     """Up projection, activation (of ``activates`` rows, by default of the load's), down projection over the local
     experts."""
@@ -261,7 +277,11 @@ def _grouped(
     tp = partition.tp if partition.moe_layout is MoeLayout.TENSOR else 1
     width = split(moe.intermediate, tp, "expert intermediate columns")
     experts, has_bias = (rows, slots_per_rank, active), moe.has_biases
-    traits = {"has_bias": has_bias, "is_shared": activates is not None and shares_bf16_experts(shape)}
+    traits = {
+        "has_bias": has_bias,
+        "is_shared": activates is not None and shares_bf16_experts(shape),
+        "in_sglang_tiles": in_sglang_tiles,
+    }
     up = GroupedGemm(*experts, 2 * width, shape.hidden, dtype, layout, largest, **traits)
     down = GroupedGemm(*experts, shape.hidden, width, dtype, layout, largest, **traits)
     return [

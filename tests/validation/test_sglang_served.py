@@ -11,7 +11,7 @@ from vidur_pd.commands.validation.measured_engine import DECODES, PROMPTS
 
 @pytest.mark.parametrize(
     ("name", "most"),
-    [("qwen3-8b", 0.04), ("qwen3-30b-a3b", 0.03), ("qwen3-30b-a3b-fp8", 0.065), ("deepseek-v3-l8", 0.04)],
+    [("qwen3-8b", 0.04), ("qwen3-30b-a3b", 0.03), ("qwen3-30b-a3b-fp8", 0.03), ("deepseek-v3-l8", 0.04)],
 )
 def test_steady_decodes_are_met(name: str, most: float) -> None:
     """Nothing was fitted to them."""
@@ -20,9 +20,10 @@ def test_steady_decodes_are_met(name: str, most: float) -> None:
 
 @pytest.mark.parametrize(
     ("name", "most"),
-    [("qwen3-8b", 0.045), ("qwen3-30b-a3b", 0.05), ("qwen3-30b-a3b-fp8", 0.2), ("deepseek-v3-l8", 0.1)],
+    [("qwen3-8b", 0.045), ("qwen3-30b-a3b", 0.05), ("qwen3-30b-a3b-fp8", 0.055), ("deepseek-v3-l8", 0.1)],
 )
 def test_loads_are_met_at_the_speed_of_their_host(name: str, most: float) -> None:
+    """DeepSeek's prompts are launched layer by layer, the dense ones first, at two speeds of the host."""
     for load in engine_of(name).comparable_loads:
         assert mean_error(compare(name, load, THEN)) < most, load
 
@@ -33,7 +34,7 @@ def test_prompts_of_up_to_8192_tokens_are_met(name: str) -> None:
     prompts = compare(name, PROMPTS, THEN)
     long = [row for row in prompts if int(row.name.rpartition(" ")[2]) >= 2048]
     assert mean_error(long) < 0.11
-    assert all(-0.25 < row.error < 0.18 for row in prompts)
+    assert all(-0.25 < row.error < 0.17 for row in prompts)
 
 
 def test_graphs_of_prompts_are_what_the_engines_said() -> None:

@@ -1,0 +1,54 @@
+"""SGLang's kernel of fp8 experts, by vLLM's."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from aicb.estimators.selection import select_estimator
+from aicb.kernels.fitting.estimate import Estimate
+from aicb.kernels.grouped_gemm import COMPUTING, READING, SGLANG_ERROR, GroupedGemm
+from aicb.measurements.gpu import get_gpu
+from aicb.model.partition import Partition
+from aicb.model.precision import Precision
+from aicb.operators.experts_kernel import check_experts_kernel
+from boundary.errors import InputError
+
+FP8 = Precision("fp8")
+
+
+def price(kernel: GroupedGemm) -> Estimate:
+    return select_estimator("auto", get_gpu("h200"), FP8).price(kernel)
+
+
+def product(tokens: int, width: int = 768) -> GroupedGemm:
+    """The first of Qwen3-30B-A3B's experts, of whom a token chooses 8 of 128; SGLang has tiles for a width of 768."""
+    active = 128 * (1.0 - (1.0 - 8 / 128) ** tokens)
+    return GroupedGemm(8.0 * tokens, 128, active, 2 * width, 2048, "fp8", "gathered", in_sglang_tiles=True)
+
+
+@pytest.mark.parametrize("tokens", [1, 64, 1024, 4096, 16384])
+def test_it_takes_what_computing_or_reading_takes(tokens: int) -> None:
+    """Never more than vLLM's; reading at 3.84 of 4.8 TB/s."""
+    kernel = product(tokens)
+    own, theirs = price(kernel), price(replace(kernel, in_sglang_tiles=False))
+    reading_us = kernel.cost(FP8).moved_bytes / (READING * 4.8e6)
+    assert own.time_us == pytest.approx(min(theirs.time_us, max(COMPUTING * theirs.time_us, reading_us)))
+    if own.time_us < theirs.time_us:
+        assert own.is_estimate
+        assert own.error == pytest.approx(theirs.error + SGLANG_ERROR)
+    else:
+        assert own == theirs
+
+
+def test_where_sglang_has_no_tiles_times_are_those_of_vllm() -> None:
+    """Of 96 columns, and of DeepSeek's whole experts, the shared one among them."""
+    whole = GroupedGemm(36864.0, 257, 257.0, 4096, 7168, "fp8", "gathered", in_sglang_tiles=True)
+    for kernel in (product(4096, 96), whole):
+        assert price(kernel) == price(replace(kernel, in_sglang_tiles=False))
+
+
+def test_it_was_not_measured_where_ranks_share_experts() -> None:
+    with pytest.raises(InputError, match="found triton_sglang with ep 8, expected deep_gemm or flashinfer"):
+        check_experts_kernel("triton_sglang", Partition(tp=8, ep=8), FP8)
