@@ -20,7 +20,7 @@ from aicb.kernels.kernel import Kernel, KernelCost, KernelTimes, Shape
 from aicb.kernels.point import Point, SweptModel, point
 from aicb.kernels.reference.product_times import grouped_reference, mxfp4_reference
 from aicb.kernels.routing import DISTRIBUTIONS, busiest_rank, expert_rows
-from aicb.kernels.tuned_experts import has_sglang_tiles, has_tuned_tiles
+from aicb.kernels.tuned_experts import has_tuned_tiles, was_seen_in_sglang
 from aicb.measurements.clock import DENSE_PRODUCTS, FP8_EXPERTS, PowerLoad
 from aicb.measurements.gpu import Gpu
 from aicb.measurements.table import KernelRow, KernelTable
@@ -117,7 +117,7 @@ class GroupedGemm(Kernel):
     is_shared: bool = field(default=False, kw_only=True)
     """These are one rank's of the experts that several share, and the kernel gets the pairs of all."""
     in_sglang_tiles: bool = field(default=False, kw_only=True)
-    """SGLang's kernel of gathered fp8 rows, in its tiles where it ships some (`SglangTileTimes`)."""
+    """SGLang's kernel of gathered fp8 rows, in its tiles where they were measured (`SglangTileTimes`)."""
     has_activation: bool = field(default=False, kw_only=True)
     """The kernel applies the gated activation to what it has multiplied and writes half of ``n`` columns."""
 
@@ -370,10 +370,11 @@ def _untuned_rows(table: KernelTable, dtype: GemmDtype) -> list[KernelRow]:
 class SglangTileTimes(KernelTimes[GroupedGemm]):
     """SGLang's kernel of fp8 experts in blocks, by vLLM's.
 
-    Few rows read weights as vLLM's do. Where rows are computed SGLang is faster in the tiles that it ships for a site,
+    Few rows read weights as vLLM's do. Where rows are computed SGLang was faster in the tiles that it ships for a site,
     which are no wider than a block of weights: their scale is one number, multiplied with the rows' scales before both
     meet the products (``kernels/ops/moe/fused_moe_triton_kernels.py``), where vLLM multiplies one after the other. At
-    sites without tiles both take a rule of thumb, and vLLM's times stand.
+    other sites vLLM's times stand: without tiles of their own both take a rule of thumb, and tiles that SGLang ships
+    for more sites were not measured.
     """
 
     def __init__(self, times: ExpertTimes, gpu: Gpu):
@@ -382,7 +383,7 @@ class SglangTileTimes(KernelTimes[GroupedGemm]):
 
     def price(self, kernel: GroupedGemm) -> Estimate:
         found = self._times.price(kernel)
-        if not has_sglang_tiles(self._gpu, kernel.groups, kernel.n, kernel.k):
+        if not was_seen_in_sglang(self._gpu, kernel.groups, kernel.n, kernel.k):
             return found
         reading_us = kernel.cost(Precision("fp8")).moved_bytes / self._bytes_per_us
         time_us = max(COMPUTING * found.time_us, reading_us)

@@ -29,16 +29,9 @@ TUNED: Mapping[str, frozenset[tuple[int, int]]] = {
 }
 """By GPU: (experts of a rank, columns of each between its products). Of the H100 the SXM device with 80 GB."""
 
-SGLANG_FP8: Mapping[str, frozenset[tuple[int, int]]] = {
-    "h200": frozenset(
-        {(64, 512), (72, 2048), (80, 640), (160, 640), (264, 256), (384, 128), (385, 128), (512, 128), (513, 512)}
-        | {(128, width) for width in (384, 768)}
-        | {(256, width) for width in (256, 512)}
-        | {(257, width) for width in (128, 256, 512)}
-    ),
-}
-"""The same of SGLang 0.5.23, of fp8 in blocks of 128 x 128 (``srt/layers/moe/moe_runner/triton_utils/configs``, all
-versions of Triton, to the next of which it falls back)."""
+SGLANG_FP8: Mapping[str, frozenset[tuple[int, int]]] = {"h200": frozenset({(128, 768)})}
+"""Likewise, sites of fp8 experts in blocks where SGLang's kernel was seen in its own tiles (Qwen3-30B-A3B). SGLang
+0.5.23 ships tiles for 15 more on an H200."""
 
 
 def has_tuned_tiles(gpu: str, groups: int, n: int, k: int) -> bool:
@@ -52,7 +45,7 @@ def has_tuned_tiles(gpu: str, groups: int, n: int, k: int) -> bool:
     return known is None or (groups, k) in known or (n % 2 == 0 and (groups, n // 2) in known)
 
 
-def has_sglang_tiles(gpu: str, groups: int, n: int, k: int) -> bool:
-    """Whether SGLang ships tiles of fp8 in blocks for such a product (`has_tuned_tiles`); without a list: no."""
+def was_seen_in_sglang(gpu: str, groups: int, n: int, k: int) -> bool:
+    """Whether SGLang's kernel was seen in its tiles for such a product (`has_tuned_tiles`)."""
     known = SGLANG_FP8.get(gpu, frozenset())
     return (groups, n // 2) in known or (groups, k) in known

@@ -42,8 +42,8 @@ def test_it_takes_what_computing_or_reading_takes(tokens: int) -> None:
         assert own == theirs
 
 
-def test_where_sglang_has_no_tiles_times_are_those_of_vllm() -> None:
-    """Of 96 columns, and of DeepSeek's whole experts, the shared one among them."""
+def test_where_its_tiles_were_not_measured_times_are_those_of_vllm() -> None:
+    """Of 96 columns, and of DeepSeek's whole experts, the shared one among them, for which it ships none."""
     whole = GroupedGemm(36864.0, 257, 257.0, 4096, 7168, "fp8", "gathered", in_sglang_tiles=True)
     for kernel in (product(4096, 96), whole):
         assert price(kernel) == price(replace(kernel, in_sglang_tiles=False))
