@@ -1,4 +1,4 @@
-"""Measurement of an engine's host: stamps inside a running vLLM, the parts of its steps, a host file from them.
+"""Measurement of engines: stamps inside a running vLLM or SGLang, the parts of their steps, a host file from them.
 
-Importing this package imports neither torch nor vLLM; `stamping` is imported by the engine's own processes.
+Importing this package imports neither torch nor an engine; modules of stamps are imported by the engine's processes.
 """

@@ -140,11 +140,20 @@ def sglang_arguments(config: SimulationConfig, pool: PoolConfig) -> list[str]:
         f"{engine.gpu_memory_utilization:g}",
     ]
     found += [] if engine.prefix_caching else ["--disable-radix-cache"]
+    found += _without_graphs(engine, pool)
     found += _quantisation(config, pool)
     found += ["--kv-cache-dtype", "fp8_e4m3"] if engine.kv == "fp8" else []
     if config.hands_over(pool) and pool.role != "mixed":
         found += ["--disaggregation-mode", pool.role, "--disaggregation-transfer-backend", "nixl"]
     return found
+
+
+def _without_graphs(engine: EngineConfig, pool: PoolConfig) -> list[str]:
+    """What switches off the graphs of SGLang that a configuration has not, where it would have them."""
+    if not engine.cuda_graphs:
+        return ["--disable-cuda-graph"]
+    has_own = pool.role != "decode" and pool.pp == 1 and not engine.overlap.two_batch
+    return ["--disable-prefill-cuda-graph"] if has_own and engine.prompt_graph_sizes == () else []
 
 
 def dynamo_graph(config: SimulationConfig) -> dict[str, object]:
