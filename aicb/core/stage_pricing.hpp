@@ -33,7 +33,7 @@ struct HostTimes {
 struct StageRules {
     // Rising; batches up to the last are padded to one of them. Of decodes alone, and of batches with prompts.
     std::vector<std::int64_t> graph_sizes, prompt_graph_sizes;
-    bool shares_experts;                    // the ranks' tokens meet in the experts
+    bool shares_experts;  // the ranks' tokens meet in the experts
     HostTimes host;
     std::optional<ClockLaw> clock;
 };

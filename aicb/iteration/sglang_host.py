@@ -42,8 +42,8 @@ here and 41.7 us each; 264 were traced, so that one takes 79 us. One model; with
 BETWEEN_GRAPHS = {"attention": 7.6, "attention_without_writing": 5.6, "latent_attention": 15.4, "delta_rule": 31.6}
 """A layer where graphs replay what lies between attentions, in launches there (27.5 us): 8.17 - 0.64 ms in 36 layers of
 Qwen3-8B, 8.02 - 0.64 in 48 of Qwen3-30B-A3B, whose KV is written with the rotary embedding, within graphs. Neither
-latent attention nor the delta rule was measured: vLLM's 8.1 of the one times 1.9, as attention that writes takes 7.6 for
-vLLM's 4.0, and vLLM's of the other."""
+latent attention nor the delta rule was measured: of the one vLLM's 8.1 times 1.9, as attention that writes takes 7.6
+for vLLM's 4.0, of the other vLLM's own."""
 
 
 def writes_with_rotary(model: Model) -> bool:
