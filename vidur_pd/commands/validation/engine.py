@@ -1,4 +1,4 @@
-"""How far the times of a recorded vLLM engine and of its simulation are apart: prompts, decodes and loads.
+"""How far the times of a recorded engine of vLLM or SGLang and of its simulation are apart: prompts, decodes and loads.
 
 The simulator gets the engine's profile, and of the recording the engine's arguments, model, KV blocks, kernels of
 norms and all-reduces, and drafts; no time but those of a host. A host is a name or file, as `engine.host` takes it,
@@ -305,5 +305,5 @@ def workload_of(requests: Sequence[Sent]) -> Workload:
             ids=np.array([block for ids in lists for block in ids], dtype=np.int64),
             block_tokens=HASH_BLOCK_TOKENS,
         ),
-        source="recorded vLLM engine",
+        source="recorded engine",
     )

@@ -1,4 +1,4 @@
-"""What a user has recorded of a vLLM engine (``aicb profile engine``): the file, checked field by field.
+"""What a user has recorded of an engine of vLLM or SGLang (``aicb profile engine``): the file, checked field by field.
 
 JSON, plain or gzip: the engine's arguments and model, times of its prompts, decodes and loads [s], those of its host
 [us], and the time of a launch in each phase. Phases are ``prefill``, ``decode`` and the names of loads, which begin
