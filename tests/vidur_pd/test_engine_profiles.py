@@ -135,7 +135,7 @@ def test_engines_run_tritons_kernel_where_every_rank_has_all_experts() -> None:
         pool("other", "mixed", engine={"framework": "trtllm"}),
     ]
     found = [engine.experts_kernel for engine in engines(*pools, engine={})]
-    assert found == ["triton", "flashinfer", "deep_gemm", "triton", "triton", "deep_gemm"]
+    assert found == ["triton", "flashinfer", "deep_gemm", "triton", "triton_sglang", "deep_gemm"]
     kept = engines(*pools[:1], engine={"experts_kernel": "deep_gemm"})
     assert kept[0].experts_kernel == "deep_gemm"
 

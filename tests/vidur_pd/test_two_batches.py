@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 import pytest
 
 from aicb import Batch
-from aicb.iteration.graph_sizes import capture_sizes
+from aicb.iteration.graph_sizes import GraphSizes, capture_sizes
 from boundary.errors import InputError
 from tests.integration.small_runs import config, pool, simulate
 from vidur_pd.execution.iteration.passes import Halves
@@ -16,6 +14,8 @@ from vidur_pd.execution.iteration.passes import Halves
 VLLM = Halves(decode_tokens_min=32, prefill_tokens_min=512)
 SGLANG = Halves(decode_tokens_min=2, prefill_tokens_min=1, cut="own")
 IDLE = Batch.decode(np.array([], dtype=np.int64))
+AS_THEY_ARE = GraphSizes((), ())
+CAPTURED = GraphSizes(tuple(capture_sizes(256)), tuple(capture_sizes(256)))
 
 
 def decodes(requests: int) -> Batch:
@@ -31,34 +31,26 @@ def beside_decodes(tokens: int, requests: int) -> Batch:
     return Batch(new, np.array([100] * requests + [tokens]), requests + 1)
 
 
-def as_they_are(tokens: int) -> int:
-    return tokens
-
-
-def captured(tokens: int) -> int:
-    return next((size for size in capture_sizes(256) if size >= tokens), tokens)
-
-
 @pytest.mark.parametrize(
     ("ranks", "padded", "halves"),
     [
-        ([decodes(32), decodes(32)], as_they_are, [16, 16]),
-        ([decodes(32), decodes(31)], as_they_are, None),
-        ([prefill(512), prefill(512)], as_they_are, [256, 256]),
-        ([prefill(512), prefill(511)], as_they_are, None),
-        ([beside_decodes(480, 32), prefill(600)], as_they_are, [256, 300]),  # 512 tokens with the prefill
-        ([beside_decodes(479, 32), prefill(600)], as_they_are, None),
-        ([decodes(32), prefill(600)], as_they_are, None),  # enough on each, but 300 leaves no decode
-        ([decodes(41), decodes(80)], as_they_are, [20, 40]),
-        ([decodes(40), decodes(80)], as_they_are, None),
-        ([decodes(41), decodes(81)], as_they_are, [20, 40]),
-        ([decodes(41), decodes(81)], captured, None),  # 81 are padded to 88
-        ([decodes(45), decodes(81)], captured, [22, 40]),
-        ([decodes(400), IDLE], as_they_are, None),
+        ([decodes(32), decodes(32)], AS_THEY_ARE, [16, 16]),
+        ([decodes(32), decodes(31)], AS_THEY_ARE, None),
+        ([prefill(512), prefill(512)], AS_THEY_ARE, [256, 256]),
+        ([prefill(512), prefill(511)], AS_THEY_ARE, None),
+        ([beside_decodes(480, 32), prefill(600)], AS_THEY_ARE, [256, 300]),  # 512 tokens with the prefill
+        ([beside_decodes(479, 32), prefill(600)], AS_THEY_ARE, None),
+        ([decodes(32), prefill(600)], AS_THEY_ARE, None),  # enough on each, but 300 leaves no decode
+        ([decodes(41), decodes(80)], AS_THEY_ARE, [20, 40]),
+        ([decodes(40), decodes(80)], AS_THEY_ARE, None),
+        ([decodes(41), decodes(81)], AS_THEY_ARE, [20, 40]),
+        ([decodes(41), decodes(81)], CAPTURED, None),  # 81 are padded to 88
+        ([decodes(45), decodes(81)], CAPTURED, [22, 40]),
+        ([decodes(400), IDLE], AS_THEY_ARE, None),
     ],
 )
 def test_all_ranks_halve_their_batches_or_none(
-    ranks: list[Batch], padded: Callable[[int], int], halves: list[int] | None
+    ranks: list[Batch], padded: GraphSizes, halves: list[int] | None
 ) -> None:
     found = VLLM.of(ranks, padded)
     assert (found and [batch.tokens for batch in found[1]]) == halves
@@ -79,7 +71,7 @@ def test_all_ranks_halve_their_batches_or_none(
     ],
 )
 def test_ranks_that_agree_halve_their_own_batches(ranks: list[Batch], second: list[int] | None) -> None:
-    found = SGLANG.of(ranks, as_they_are)
+    found = SGLANG.of(ranks, AS_THEY_ARE)
     assert (found and [batch.tokens for batch in found[1]]) == second
 
 
@@ -121,8 +113,8 @@ def test_below_the_threshold_an_iteration_runs_as_a_whole() -> None:
 def test_drafts_count_as_tokens_of_a_batch() -> None:
     """Sixteen requests that verify a draft each are 32 tokens, of which a rank needs as many to be halved."""
     ranks = [decodes(16), decodes(16)]
-    assert VLLM.of(ranks, as_they_are) is None
-    found = VLLM.of(ranks, as_they_are, queries=2)
+    assert VLLM.of(ranks, AS_THEY_ARE) is None
+    found = VLLM.of(ranks, AS_THEY_ARE, queries=2)
     assert found is not None
     assert [half.tokens for half in found[0] + found[1]] == [8] * 4
 

@@ -10,6 +10,7 @@ import pytest
 import yaml
 
 from aicb.iteration.host import load_host
+from aicb.iteration.sglang_host import host_of
 from tests.integration.small_runs import config, pool
 from vidur_pd.metrics.result import Result
 from vidur_pd.simulation.api import prepare
@@ -112,6 +113,8 @@ def test_what_the_host_adds_to_the_first_decode_after_a_prompt_is_not_that_of_th
 
 SGLANG = {
     "framework": "sglang",
+    "host_engine": "vllm",
+    "prompt_graph_sizes": [],
     "async_scheduling": True,
     "expert_dispatch": {"prefill": "deepep_normal", "decode": "deepep_low_latency"},
 }
@@ -146,7 +149,7 @@ def test_one_thread_decides_after_it_has_launched_decodes_kernel_by_kernel(serve
 def test_only_engines_with_a_scheduler_apart_hand_over_to_workers(framework: str, told_us: float | None) -> None:
     """vLLM with TP 2, in 4.4 launches; SGLang's ranks, which schedule for themselves, broadcast requests."""
     planned = plan_simulation(config([pool("m", "mixed", tp=2)], engine={"framework": framework})).pools["m"]
-    host = load_host(planned.engine.host)
+    host = host_of("sglang" if framework == "sglang" else "vllm", load_host(planned.engine.host))
     assert planned.iteration_model.host_of_workers == host.of_workers(2, 1, told_us)
     handed_over_us = planned.iteration_model.host_of_workers.hand_over_us
     assert handed_over_us == (pytest.approx(4.4 * host.eager_launch_us) if framework == "vllm" else 0.0)
