@@ -25,8 +25,10 @@ from typing import Any, NamedTuple
 
 from aicb.estimators.selection import select_estimator
 from aicb.kernels.elementwise import HYBRID, Elementwise
+from aicb.kernels.expert_points import UNIFORM
+from aicb.kernels.expert_times import ENGINE_KERNEL
 from aicb.kernels.gated_delta import VllmGatedDeltaPrefill
-from aicb.kernels.grouped_gemm import ENGINE_KERNEL, UNIFORM, GroupedGemm
+from aicb.kernels.grouped_gemm import GroupedGemm
 from aicb.kernels.kernel import Kernel
 from aicb.kernels.router import Fp32Router
 from aicb.measurements.gpu import get_gpu

@@ -20,11 +20,16 @@ if TYPE_CHECKING:
     from aicb.profiling.engine_host.served import DraftsUnderTest, Framework
 
 ENGINE_ARGUMENTS: dict[str, dict[str, Any]] = {
-    "vllm": {"max_model_len": 32768, "max_num_batched_tokens": 8192, "gpu_memory_utilization": 0.8},
+    "vllm": {
+        "load_format": "aicb_random",
+        "max_model_len": 32768,
+        "max_num_batched_tokens": 8192,
+        "gpu_memory_utilization": 0.8,
+    },
     "sglang": {"context_length": 32768, "max_running_requests": 288},
 }
-"""Of each engine, where nothing else is stated. vLLM's leave memory for what the first calls of kernels take; of 256
-requests SGLang runs 255 at once."""
+"""Of each engine, where nothing else is stated. vLLM's draw weights (`vllm_loader.py`) and leave memory for what the
+first calls of kernels take; of 256 requests SGLang runs 255 at once."""
 
 
 def engine(
@@ -83,8 +88,7 @@ def engine(
         from aicb.profiling.engine_host.runs import Runs, record_runs
         from aicb.profiling.engine_host.served import EngineUnderTest
 
-        stated = {**({"load_format": "aicb_random"} if framework == "vllm" else {}), **arguments}
-        under_test = EngineUnderTest(folder, tp, dp, ep or dp > 1, stated, drafts, engine_name)
+        under_test = EngineUnderTest(folder, tp, dp, ep or dp > 1, arguments, drafts, engine_name)
         known = {"config": configuration, "speculative": _speculative(method, drafts)}
         if method == "draft_model" and draft_model is not None:
             known["draft_config"] = model_configuration(draft_model)

@@ -23,9 +23,10 @@ from aicb.estimators.forest import ForestEstimator
 from aicb.estimators.interpolation import InterpolationEstimator
 from aicb.estimators.roofline import RooflineEstimator
 from aicb.estimators.transfer import TransferEstimator
+from aicb.kernels.expert_times import ExpertSite, engine_sites
 from aicb.kernels.fitting.estimate import DecodeTimes, Estimate, ManyTimes
 from aicb.kernels.fused_experts import FusedExperts
-from aicb.kernels.grouped_gemm import ExpertSite, GroupedGemm, engine_sites
+from aicb.kernels.grouped_gemm import GroupedGemm
 from aicb.kernels.kernel import CacheKernel, Kernel
 from aicb.kernels.prefill_attention import PrefillAttention
 from aicb.kernels.router import FewTokensRouter, Fp32Router, RouterSite, router_sites

@@ -16,9 +16,9 @@ from typing import Self
 import numpy as np
 
 from aicb.kernels.columns import Columns
+from aicb.kernels.expert_points import SHARED, UNIFORM
 from aicb.kernels.fitting.kriging import Floats, Scales
 from aicb.kernels.fitting.surface import ReferenceModel, Surface
-from aicb.kernels.grouped_gemm import SHARED, UNIFORM
 from aicb.kernels.kernel import Kernel, KernelCost, Shape, SurfaceTimes
 from aicb.kernels.point import Point, SweptModel, point
 from aicb.kernels.reference.product_times import grouped_reference

@@ -2,7 +2,7 @@
 
 ``deep_gemm``: grouped products, masked in decodes and contiguous in prefills. ``triton``: vLLM's fused MoE kernel,
 which gathers the rows of an expert by their indices and takes its tiles from the tokens (``fused_moe.py``).
-``triton_sglang``: SGLang's version of it, with tiles of its own (`aicb.kernels.grouped_gemm.SglangTileTimes`).
+``triton_sglang``: SGLang's version of it, with tiles of its own (`aicb.kernels.sglang_tiles.SglangTileTimes`).
 ``flashinfer``: all experts of a rank in one call, which takes bf16 tokens (`aicb.kernels.fused_experts`). Experts in
 bf16 and mxfp4 run in a gathering kernel whichever is chosen, and those to which DeepEP brings tokens in ``deep_gemm``.
 

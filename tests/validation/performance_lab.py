@@ -74,7 +74,7 @@ ALONE: Final = "cluster.pools.server.tp=1"
 
 
 def _sglang(weights: str) -> tuple[str, str]:
-    """SGLang as it is by default."""
+    """SGLang as it was by default until 0.5.9, with no graphs of prompts."""
     return (
         f"engine={{framework: sglang, weights: {weights}, host_engine: vllm, prompt_graph_sizes: []}}",
         "frontend={kind: none}",

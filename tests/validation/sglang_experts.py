@@ -5,7 +5,7 @@
 
 From traces of the engines of `tests.validation.sglang_served` (``tests/data/engine/sglang-h200-layers.json.gz``): a
 prompt alone, or decodes together; one of the shapes in fp8 is what SGLang's kernel is priced by
-(`aicb.kernels.grouped_gemm.SglangTileTimes`), all others are not. DeepSeek's shared expert is one more routed one, so
+(`aicb.kernels.sglang_tiles.SglangTileTimes`), all others are not. DeepSeek's shared expert is one more routed one, so
 that a prompt of 4,096 tokens has 143 rows an expert: between 128 and 192, where vLLM's kernel was measured, its times
 jump with the tiles of equal experts, to 1.2 times what random ones should take.
 """

@@ -7,8 +7,10 @@ Qwen3-8B, Qwen3-30B-A3B in bf16 and fp8, and DeepSeek-V3 cut to 8 layers in fp8 
 measured on 2026-11-30 with ``aicb profile engine --framework sglang`` at SGLang's defaults: prompts alone, steady
 decodes, Poisson loads. The simulator was frozen before (``6620773e``) and had seen no engine of SGLang; what it said
 then is in docs/accuracy/engines.md. Since then it knows SGLang's graphs of prompts and what launching takes in these
-very engines (`aicb.iteration.sglang_host`), so that short prompts are no test of it any more; kernels and the policy
-are as they were. ``then``: on the default host, as fast as the engine launched in the very phase.
+very engines (`aicb.iteration.sglang_host`), and its kernel of fp8 experts as one trace has it
+(`aicb.kernels.sglang_tiles`): short prompts are no test of it any more, nor are the fp8 experts of Qwen3-30B-A3B. All
+other kernels and the policy are as they were. ``then``: on the default host, as fast as the engine launched in the very
+phase.
 """
 
 from __future__ import annotations

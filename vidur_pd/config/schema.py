@@ -179,8 +179,6 @@ class EngineConfig(Section):
     async_scheduling: bool
     """Decides each iteration while the one before runs, not when it has ended."""
     cuda_graphs: bool
-    host_engine: HostEngine = "vllm"
-    """Whose launching the host does: SGLang's was measured in version 0.5.17; vLLM's stands for other engines'."""
     graph_sizes: Annotated[tuple[Count, ...], Field(min_length=1), AfterValidator(_ascending)] | None = None
     """Decodes in a batch for which there are CUDA graphs; ``None``: as vLLM has them."""
     prompt_graph_sizes: Annotated[tuple[Count, ...], AfterValidator(_ascending)] | None = None
@@ -196,9 +194,9 @@ class EngineConfig(Section):
     GPU has none. ``mxfp4``: of routed experts, for models that are published in it; the rest is bf16."""
     kv: Literal["bf16", "fp8"] = "bf16"
     experts_kernel: ExpertsKernel
-    """Of fp8 experts: grouped products of DeepGEMM, vLLM's fused Triton kernel, where every rank holds all experts, or
-    FlashInfer's, which vLLM takes on Hopper where ranks share them. Those to which DeepEP brings tokens run in
-    DeepGEMM's, others than fp8 in a kernel like Triton's in any case."""
+    """Of fp8 experts: grouped products of DeepGEMM, vLLM's fused Triton kernel or SGLang's (``triton_sglang``), where
+    every rank holds all experts, or FlashInfer's, which vLLM takes on Hopper where ranks share them. Those to which
+    DeepEP brings tokens run in DeepGEMM's, others than fp8 in a kernel like Triton's in any case."""
     moe_kernels: MoeKernels
     """Around products of experts that gather their rows, bf16 or by Triton: vLLM's, which leave few tokens unsorted,
     sum more than four experts by torch and copy the sums; or one that sums, after sorting in bf16. SGLang's are the
@@ -228,6 +226,8 @@ class EngineConfig(Section):
     host: Annotated[str, Field(min_length=1)] = "xeon-vm-32"
     """What launches kernels: a measured host (``aicb/data/hosts``), or a YAML file like those. The default is the
     fastest that was measured, ``virtual-machine`` the median, the better guess where cores are shared."""
+    host_engine: HostEngine = "vllm"
+    """Whose launching the host does: SGLang's was measured in version 0.5.17; vLLM's stands for other engines'."""
     estimator: EstimatorName = "auto"
     """Prices kernels: ``interpolation`` of the GPU's measured table, a random ``forest`` on it, ``transfer`` of the
     H200's utilisation, or the ``roofline``. ``auto`` interpolates what the GPU's table has and transfers the rest."""

@@ -76,7 +76,7 @@ def static_share(engine: Mapping[str, Any], max_seqs: Any, pool: Mapping[str, An
     if role != "prefill":
         reserve += 2 * graph if has_graphs else 0
         reserve += (4.5 if graph > 300 else 3) * graph * dp if dp > 1 else 0
-    if role != "decode" and has_graphs and pp == 1 and not has_two_batches(engine):
+    if has_prompt_graphs(role, pp, has_graphs=has_graphs, has_two_batches=has_two_batches(engine)):
         reserve += 1536 if _has_latents(model) else 8 * len(_prefill_graphs(chunk))
         reserve += 1024 if has_deep_ep else 0
     reserve = max(reserve, 10 * 1024) if memory_mib > 60 * 1024 else reserve
@@ -85,18 +85,25 @@ def static_share(engine: Mapping[str, Any], max_seqs: Any, pool: Mapping[str, An
     return {"gpu_memory_utilization": share} if share > 0 else {}
 
 
+def has_prompt_graphs(role: object, pp: int, *, has_graphs: bool, has_two_batches: bool) -> bool:
+    """Whether SGLang 0.5.23 replays prompts: not with two half batches, pipeline stages or context parallelism
+    (``arg_groups/cuda_graph_hook.py``, `disable_breakable_cudagraph_if_incompatible`), and not in decode pools
+    (`apply_cuda_graph_disaggregation_roles`)."""
+    return has_graphs and not has_two_batches and pp == 1 and role != "decode"
+
+
 def prompt_graphs(engine: Mapping[str, Any], pool: Mapping[str, Any], model: str) -> Tree:
     """Tokens of the graphs of prompts that SGLang 0.5.23 replays between attentions: up to a chunk, with latent
-    attention at most 8,192 (``arg_groups/memory_hook.py``); none with two half batches, pipeline stages or context
-    parallelism (``arg_groups/cuda_graph_hook.py``, `disable_breakable_cudagraph_if_incompatible`), and none in decode
-    pools (`apply_cuda_graph_disaggregation_roles`). ``engine``: with its defaults. Of prompts that are not cut there
-    are as many as of ``max_prefill_tokens``."""
+    attention at most 8,192 (``arg_groups/memory_hook.py``). ``engine``: with its defaults. Of prompts that are not cut
+    there are as many as of ``max_prefill_tokens``."""
     chunk = _whole(engine["max_batched_tokens"], 2048)
     chunk = WHOLE_PROMPT_TOKENS if engine["chunked_prefill"] is False else chunk
     most = min(chunk, MOST_LATENT_GRAPH_TOKENS) if _has_latents(model) else chunk
-    stages, role = _whole(pool.get("pp", 1), 1), pool.get("role")
-    has_none = engine["cuda_graphs"] is not True or has_two_batches(engine) or stages > 1 or role == "decode"
-    return {"prompt_graph_sizes": [] if has_none else _prefill_graphs(most)}
+    has_graphs, halves = engine["cuda_graphs"] is True, has_two_batches(engine)
+    has_some = has_prompt_graphs(
+        pool.get("role"), _whole(pool.get("pp", 1), 1), has_graphs=has_graphs, has_two_batches=halves
+    )
+    return {"prompt_graph_sizes": _prefill_graphs(most) if has_some else []}
 
 
 def _prefill_graphs(most: int) -> list[int]:

@@ -85,13 +85,18 @@ class SglangEngine:
                 "max_model_len": found.context_length,
                 "prompt_graph_sizes": _prompt_graphs(found.cuda_graph_config),
             },
-            "kv_blocks": [int(info["max_total_num_tokens"]), 1],
+            "kv_blocks": [int(info["max_total_num_tokens"]) // found.page_size, found.page_size],
             "collectives": "sglang",
-            "norm_kernel": "apart",
+            "norm_kernel": _norm_kernel(found, self._tp),
         }
 
     def shutdown(self) -> None:
         self._engine.shutdown()
+
+
+def _norm_kernel(arguments: Any, tp: int) -> str:
+    """What runs norms after all-reduces (``aicb.operators.norm_kernel``), by ``ServerArgs``."""
+    return "flashinfer" if tp > 1 and arguments.flashinfer_allreduce_fusion_backend else "apart"
 
 
 def _prompt_graphs(config: Any) -> list[int]:

@@ -67,7 +67,7 @@ class StampingScheduler(Scheduler):  # type: ignore[misc]
 
     def run_batch(self, batch: Any, *arguments: Any, **named: Any) -> Any:
         tokens, _, _ = _shape(batch)
-        row = [tokens, "eager", perf_counter(), 0.0, 0.0, 0.0, 0.0, {}, 0.0]
+        row = _row(tokens, perf_counter())
         self._steps.append(row)
         result = super().run_batch(batch, *arguments, **named)
         row[5] = row[6] = perf_counter()
@@ -76,7 +76,7 @@ class StampingScheduler(Scheduler):  # type: ignore[misc]
         return result
 
     def _stamped_forward(self, *arguments: Any, **named: Any) -> Any:
-        row = self._steps[-1] if self._steps else [0, "eager", 0.0, 0.0, 0.0, 0.0, 0.0, {}, 0.0]
+        row = self._steps[-1] if self._steps else _row(0, 0.0)  # a forward pass before any batch: warming up
         begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2)) if self._is_stamped else (None, None)
         row[3] = perf_counter()
         if begin is not None:
@@ -137,6 +137,11 @@ class StampingScheduler(Scheduler):  # type: ignore[misc]
         found = {"launches": dict(calls), "kernels": dict(kernels), "times_us": sorted(times, key=lambda row: row[1])}
         with open(os.path.join(folder, f"trace-{os.getpid()}.json"), "w", encoding="utf-8") as file:
             json.dump(found, file)
+
+
+def _row(tokens: int, begin_s: float) -> list[Any]:
+    """A worker's of a step that begins."""
+    return [tokens, "eager", begin_s, 0.0, 0.0, 0.0, 0.0, {}, 0.0]
 
 
 def _shape(batch: Any) -> tuple[int, int, int]:

@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from aicb.kernels.grouped_gemm import experts_of_all_ranks
+from aicb.kernels.expert_points import experts_of_all_ranks
 from aicb.kernels.point import Point
 from aicb.profiling.kernel_library import Kernel, normal, relative_error, some_rows
 from aicb.profiling.libraries import reference

@@ -25,7 +25,7 @@ from typing import Any
 
 import torch
 
-from aicb.kernels.grouped_gemm import experts_of_all_ranks
+from aicb.kernels.expert_points import experts_of_all_ranks
 from aicb.kernels.point import Point
 from aicb.profiling.kernel_library import (
     BF16_TOLERANCE,

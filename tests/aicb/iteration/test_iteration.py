@@ -12,7 +12,8 @@ from aicb.estimators.interpolation import InterpolationEstimator
 from aicb.iteration.graph_sizes import capture_sizes
 from aicb.iteration.host import HostModel, load_host
 from aicb.iteration.model import PHASES, IterationModel
-from aicb.kernels.grouped_gemm import ENGINE_KERNEL, GroupedGemm
+from aicb.kernels.expert_times import ENGINE_KERNEL
+from aicb.kernels.grouped_gemm import GroupedGemm
 from aicb.measurements.gpu import get_gpu
 from aicb.measurements.table import KernelTable
 from aicb.model.architecture import kv_bytes_per_token_per_rank

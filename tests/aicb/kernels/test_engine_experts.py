@@ -10,7 +10,8 @@ import pytest
 from aicb import IterationModel, Partition, Precision, get_gpu, load_model
 from aicb.data import FOLDER
 from aicb.estimators.selection import select_estimator
-from aicb.kernels.grouped_gemm import UNIFORM, GroupedGemm
+from aicb.kernels.expert_points import UNIFORM
+from aicb.kernels.grouped_gemm import GroupedGemm
 from aicb.kernels.kernel import Kernel
 from aicb.measurements.table import KernelRow, KernelTable
 from aicb.measurements.timing import MeasuredTimes, gemm_weight_bytes

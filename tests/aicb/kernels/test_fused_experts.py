@@ -8,9 +8,10 @@ import pytest
 from aicb import IterationModel, Partition, Precision, get_gpu, load_model
 from aicb.data import FOLDER
 from aicb.estimators.selection import EXPERTS_GPU, select_estimator
+from aicb.kernels.expert_points import experts_of_all_ranks
 from aicb.kernels.fitting.surface import Surface
 from aicb.kernels.fused_experts import FusedExperts, FusedTimes
-from aicb.kernels.grouped_gemm import GroupedGemm, experts_of_all_ranks
+from aicb.kernels.grouped_gemm import GroupedGemm
 from aicb.kernels.point import SweptModel
 from aicb.measurements.table import KernelTable
 from aicb.measurements.timing import MeasuredTimes

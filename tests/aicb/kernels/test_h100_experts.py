@@ -10,7 +10,9 @@ import pytest
 from aicb.data import FOLDER
 from aicb.estimators.estimator import CoreEstimator, CostTable
 from aicb.estimators.selection import EXPERTS_GPU, select_estimator
-from aicb.kernels.grouped_gemm import SHARED, UNIFORM, GroupedGemm, engine_sites
+from aicb.kernels.expert_points import SHARED, UNIFORM
+from aicb.kernels.expert_times import engine_sites
+from aicb.kernels.grouped_gemm import GroupedGemm
 from aicb.measurements.gpu import get_gpu
 from aicb.measurements.table import KernelRow, KernelTable
 from aicb.measurements.timing import MeasuredTimes

@@ -12,7 +12,9 @@ from aicb.data import FOLDER
 from aicb.estimators.roofline import roofline_us
 from aicb.estimators.selection import EXPERTS_GPU, select_estimator
 from aicb.estimators.transfer_reference import PEAK_SHARE
-from aicb.kernels.grouped_gemm import UNIFORM, ExpertTimes, GroupedGemm
+from aicb.kernels.expert_points import UNIFORM
+from aicb.kernels.expert_times import ExpertTimes
+from aicb.kernels.grouped_gemm import GroupedGemm
 from aicb.kernels.reference.product_times import MXFP4_BOOST_MHZ, MXFP4_TENSOR_SHARE
 from aicb.measurements.gpu import get_gpu
 from aicb.measurements.table import KernelRow, KernelTable

@@ -8,7 +8,8 @@ import pytest
 
 from aicb.estimators.selection import select_estimator
 from aicb.kernels.fitting.estimate import Estimate
-from aicb.kernels.grouped_gemm import COMPUTING, READING, SGLANG_ERROR, GroupedGemm
+from aicb.kernels.grouped_gemm import GroupedGemm
+from aicb.kernels.sglang_tiles import COMPUTING, READING, SGLANG_ERROR
 from aicb.measurements.gpu import get_gpu
 from aicb.model.partition import Partition
 from aicb.model.precision import Precision

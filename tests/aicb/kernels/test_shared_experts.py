@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from aicb.estimators.selection import select_estimator
-from aicb.kernels.grouped_gemm import GroupedGemm, experts_of_all_ranks, shared_points
+from aicb.kernels.expert_points import experts_of_all_ranks, shared_points
+from aicb.kernels.grouped_gemm import GroupedGemm
 from aicb.measurements.gpu import get_gpu
 from aicb.measurements.table import KernelRow, KernelTable
 from aicb.model.precision import Precision

@@ -10,7 +10,9 @@ from statistics import fmean
 import pytest
 
 from aicb.data import FOLDER
-from aicb.kernels.grouped_gemm import ENGINE_KERNEL, UNIFORM, ExpertTimes, GroupedGemm, Site
+from aicb.kernels.expert_points import UNIFORM
+from aicb.kernels.expert_times import ENGINE_KERNEL, ExpertTimes, Site
+from aicb.kernels.grouped_gemm import GroupedGemm
 from aicb.kernels.tuned_experts import has_tuned_tiles
 from aicb.measurements.gpu import get_gpu
 from aicb.measurements.table import KernelRow, KernelTable

@@ -39,6 +39,8 @@ class FakeSglang:
             mem_fraction_static=0.9,
             chunked_prefill_size=8192,
             ep_size=1,
+            page_size=1,
+            flashinfer_allreduce_fusion_backend="auto",
             disable_radix_cache=False,
             max_running_requests=arguments["max_running_requests"],
             context_length=arguments["context_length"],

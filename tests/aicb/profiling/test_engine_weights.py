@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 torch = pytest.importorskip("torch")
-engine_weights = pytest.importorskip("aicb.profiling.engine_host.weights")
+from aicb.profiling.engine_host.weights import draw_weights  # noqa: E402
 
 
 class GemmaNorm(torch.nn.Module):  # type: ignore[misc,name-defined]
@@ -25,7 +25,7 @@ def test_parameters_are_as_spread_as_those_of_a_model() -> None:
     model.register_buffer("k_scale", torch.tensor(5.0))
     model.register_buffer("expert_ids", torch.arange(3))
     model.register_buffer("expert_mask", torch.ones(3, dtype=torch.uint8))
-    engine_weights.draw_weights(model)
+    draw_weights(model)
     assert model.embed_tokens.weight.std().item() == pytest.approx(1.0, rel=0.05)
     assert model.o_proj.weight.std().item() == pytest.approx(0.002, rel=0.05)
     assert model.up_proj.weight.std().item() == pytest.approx(0.02, rel=0.05)
@@ -45,7 +45,7 @@ def test_experts_in_mxfp4_are_as_spread() -> None:
     model = torch.nn.Module()
     for name, shape in (("w2_weight", (2, 64, 256)), ("w2_weight_scale", (2, 64, 16))):
         model.register_parameter(name, torch.nn.Parameter(torch.zeros(shape, dtype=torch.uint8), requires_grad=False))
-    engine_weights.draw_weights(model)
+    draw_weights(model)
     halves = torch.stack([model.w2_weight & 15, model.w2_weight >> 4]).long()
     values = codes[halves % 8] * (1 - 2 * (halves // 8)) * 2.0 ** (model.w2_weight_scale.unique().item() - 127)
     assert (values.mean().item(), values.std().item()) == (
@@ -57,6 +57,6 @@ def test_experts_in_mxfp4_are_as_spread() -> None:
 
 def test_the_same_name_has_the_same_weights() -> None:
     first, second = torch.nn.Linear(8, 8), torch.nn.Linear(8, 8)
-    engine_weights.draw_weights(first)
-    engine_weights.draw_weights(second)
+    draw_weights(first)
+    draw_weights(second)
     assert torch.equal(first.weight, second.weight)

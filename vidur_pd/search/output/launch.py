@@ -15,6 +15,7 @@ from pathlib import Path
 from aicb import load_model
 from boundary.yaml_text import dump_yaml
 from vidur_pd.config import EngineConfig, PoolConfig, SimulationConfig
+from vidur_pd.config.sglang_defaults import has_prompt_graphs
 from vidur_pd.execution.instances.placement import partition_of
 from vidur_pd.simulation.pool_checks import cut_blocks
 
@@ -152,7 +153,7 @@ def _without_graphs(engine: EngineConfig, pool: PoolConfig) -> list[str]:
     """What switches off the graphs of SGLang that a configuration has not, where it would have them."""
     if not engine.cuda_graphs:
         return ["--disable-cuda-graph"]
-    has_own = pool.role != "decode" and pool.pp == 1 and not engine.overlap.two_batch
+    has_own = has_prompt_graphs(pool.role, pool.pp, has_graphs=True, has_two_batches=engine.overlap.two_batch)
     return ["--disable-prefill-cuda-graph"] if has_own and engine.prompt_graph_sizes == () else []
 
 
