@@ -9,6 +9,7 @@
 | simulated | – | KV transfers; collectives with coupling `exact` | 2 % |
 
 All-reduces with norms in FlashInfer's kernel among eight ranks are formula, too: it was measured among two and four.
+SGLang's kernel of fp8 experts, by vLLM's on the same GPU, is transferred, as from a GPU of one architecture.
 
 Errors are those of docs/accuracy.md, relative and as large as they were against what was not fitted: of whole
 iterations of engines, 8.8 and 6.7 % (DeepSeek-V3 on vLLM; kernels alone 2 to 4 %); nccl-tests, 7.7 % at p90;
@@ -76,7 +77,7 @@ class PoolTime:
     compute_s: float
     communication_s: float
     carried: Distance | None
-    """How far kernel times, or of experts those that are flagged, were carried from another GPU."""
+    """How far kernel times, or of experts those that are flagged, were carried from another GPU or kernel."""
     collectives: Source
     """Where most of its collectives come from."""
 

@@ -10,11 +10,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from aicb import get_gpu
+from aicb import Gpu, get_gpu
 from aicb.estimators.selection import CARRIED_OPERATORS, CARRYING_ESTIMATORS, EXPERTS_GPU
 from aicb.estimators.transfer_reference import Distance
 from aicb.iteration.host import MEDIAN_HOST, known_hosts
+from aicb.kernels.tuned_experts import was_seen_in_sglang
 from aicb.measurements.gpu import MEASURED_GPU
+from aicb.model.architecture import MoeFfn
 from simccl.planning.calibration import shipped_calibration
 from vidur_pd.config import PoolConfig, PricesConfig, SloConfig, hourly_price
 from vidur_pd.config.engine_conditions import are_norms_estimated
@@ -259,8 +261,8 @@ class Account:
         gpu = own.gpu if own.ffn_gpu.times_as is None else own.ffn_gpu
         compute_s = float(self._log.computing_ps[indices].sum()) / PS_PER_S
         carried = None if gpu.times_as is None else Distance.between(gpu, get_gpu(gpu.times_as))
-        if carried is None and self._has_experts_of_another_gpu(pool):
-            carried = Distance.between(gpu, get_gpu(EXPERTS_GPU))
+        if carried is None:
+            carried = self._experts_carried(pool, gpu)
         return PoolTime(
             compute_s=compute_s,
             communication_s=float(self._log.busy_ps[indices].sum()) / PS_PER_S - compute_s,
@@ -268,13 +270,24 @@ class Account:
             collectives=self._collectives_from(pool),
         )
 
-    def _has_experts_of_another_gpu(self, pool: PoolConfig) -> bool:
-        """Whether most of what is flagged in a pool whose GPU has a table are experts, measured on another alone."""
+    def _experts_carried(self, pool: PoolConfig, gpu: Gpu) -> Distance | None:
+        """From where, if most of what is flagged in a pool whose GPU has a table are experts: those that were measured
+        on another alone, or SGLang's by vLLM's kernel, which is as far as another GPU of one architecture (10 %,
+        `aicb.kernels.sglang_tiles`)."""
         own = self._plan.pools[pool.name]
         if own.engine.estimator not in CARRYING_ESTIMATORS:
-            return False
+            return None
         flagged = {item.operator for item in self._estimated_operators() if item.pool == pool.name}
-        return bool(flagged & CARRIED_OPERATORS[own.precision.weights])
+        if flagged & CARRIED_OPERATORS[own.precision.weights]:
+            return Distance.between(gpu, get_gpu(EXPERTS_GPU))
+        sites = {
+            (gpu.name, kind.ffn.experts, self._plan.model.hidden, kind.ffn.intermediate // pool.tp)
+            for kind in self._plan.model.kinds
+            if isinstance(kind.ffn, MoeFfn)
+        }
+        is_by_sglang = own.engine.experts_kernel == "triton_sglang" and own.precision.weights == "fp8"
+        has_seen = is_by_sglang and any(was_seen_in_sglang(*site) for site in sites)
+        return Distance.SAME_ARCHITECTURE if has_seen and flagged & {"moe_gate_up", "moe_down"} else None
 
     def _collectives_from(self, pool: PoolConfig) -> Source:
         """Where most of a pool's collectives come from: experts that ranks share send most of the bytes."""
