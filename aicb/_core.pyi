@@ -409,6 +409,7 @@ class StageRules:
         *,
         graph_sizes: Sequence[int],
         prompt_graph_sizes: Sequence[int],
+        replays_divided: bool,
         shares_experts: bool,
         host: HostTimes,
         clock: ClockLaw | None,
@@ -488,6 +489,7 @@ class StagePricing(IterationPricing):
         most_requests: int,
         logit_rows: int,
         is_decode: bool,
+        is_divided: bool,
     ) -> tuple[IterationCost, NDArray[np.int64]] | None:
         """``price`` with attention that is timed elsewhere: per rank its tokens, what does not read the cache of
         decodes, and the kernels that do."""

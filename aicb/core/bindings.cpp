@@ -388,9 +388,10 @@ void bind_rules(py::module_& module) {
              py::arg("request_ps"), py::arg("hand_over_ps"), py::arg("full_ps"), py::arg("piecewise_ps"),
              py::arg("eager_ps"));
     py::class_<StageRules>(module, "StageRules")
-        .def(py::init<std::vector<std::int64_t>, std::vector<std::int64_t>, bool, HostTimes, std::optional<ClockLaw>>(),
-             py::kw_only(), py::arg("graph_sizes"), py::arg("prompt_graph_sizes"), py::arg("shares_experts"),
-             py::arg("host"), py::arg("clock"))
+        .def(py::init<std::vector<std::int64_t>, std::vector<std::int64_t>, bool, bool, HostTimes,
+                      std::optional<ClockLaw>>(),
+             py::kw_only(), py::arg("graph_sizes"), py::arg("prompt_graph_sizes"), py::arg("replays_divided"),
+             py::arg("shares_experts"), py::arg("host"), py::arg("clock"))
         .def_readonly("graph_sizes", &StageRules::graph_sizes)
         .def_readonly("prompt_graph_sizes", &StageRules::prompt_graph_sizes);
     py::class_<IterationCost>(module, "IterationCost")
@@ -434,8 +435,8 @@ Priced price_queries(StagePricing& pricing, const std::optional<Integers>& new_t
 using RankAttention = std::tuple<std::int64_t, PricedOperators, std::vector<TimedKernel>>;
 
 Priced price_timed(StagePricing& pricing, const std::vector<RankAttention>& ranks, std::int64_t steps,
-                   std::int64_t most_requests, std::int64_t logit_rows, bool is_decode) {
-    TimedAttention timed{{}, steps, most_requests, logit_rows, is_decode};
+                   std::int64_t most_requests, std::int64_t logit_rows, bool is_decode, bool is_divided) {
+    TimedAttention timed{{}, steps, most_requests, logit_rows, {is_decode, is_divided}};
     for (const auto& [tokens, prompts, decodes] : ranks) timed.ranks.push_back({tokens, prompts, decodes});
     IterationCost first{};
     std::vector<TimePs> compute_ps;
@@ -465,7 +466,7 @@ void bind_pricing(py::module_& module) {
         .def("price_queries", &price_queries, py::arg("new_tokens"), py::arg("kv_tokens"), py::arg("requests"),
              py::kw_only(), py::arg("rows"), py::arg("steps"), py::arg("queries"))
         .def("price_timed", &price_timed, py::arg("ranks"), py::kw_only(), py::arg("steps"), py::arg("most_requests"),
-             py::arg("logit_rows"), py::arg("is_decode"))
+             py::arg("logit_rows"), py::arg("is_decode"), py::arg("is_divided"))
         .def("take_missing_groups",
              [](StagePricing& pricing) {
                  std::vector<std::tuple<OperatorGroup, std::int64_t, std::int64_t>> taken;

@@ -32,20 +32,19 @@ bool StagePricing::price(const RankBatches& batches, std::int64_t steps, Iterati
 
 bool StagePricing::price_queries(const RankBatches& batches, std::int64_t steps, std::int64_t queries,
                                  std::int64_t rows, IterationCost& first, std::vector<TimePs>& compute_ps) {
-    const bool is_decode = split(batches);
-    assert(is_decode || steps == 1);
+    const Phases phases = split(batches);
+    assert(phases.is_decode || steps == 1);
     std::int64_t most_tokens = 0;
     for (Rank& rank : ranks_) {
         rank.tokens += (queries - 1) * static_cast<std::int64_t>(rank.decodes);
         most_tokens = std::max(most_tokens, rank.tokens);
     }
-    const Padding padding = pad(most_tokens, is_decode);
-    Shared shared{0, most_tokens, *std::max_element(batches.requests, batches.requests + batches.ranks), rows,
-                  is_decode};
+    const Padding padding = pad(most_tokens, phases);
+    Shared shared{0, most_tokens, *std::max_element(batches.requests, batches.requests + batches.ranks), rows, phases};
     loads_.assign(static_cast<std::size_t>(steps));
     for (std::size_t rank = 0; rank < ranks_.size(); ++rank) {
         shared.group_tokens += padded(padding, ranks_[rank].tokens);
-        price_rank(rank, padding, queries, is_decode);
+        price_rank(rank, padding, queries, phases.is_decode);
         keep_slower(rank);
     }
     return finish(padding, shared, first, compute_ps);
@@ -54,14 +53,14 @@ bool StagePricing::price_queries(const RankBatches& batches, std::int64_t steps,
 bool StagePricing::price_timed(const TimedAttention& timed, IterationCost& first, std::vector<TimePs>& compute_ps) {
     std::int64_t most_tokens = 0;
     for (const auto& rank : timed.ranks) most_tokens = std::max(most_tokens, rank.tokens);
-    const Padding padding = pad(most_tokens, timed.is_decode);
-    Shared shared{0, most_tokens, timed.most_requests, timed.logit_rows, timed.is_decode};
+    const Padding padding = pad(most_tokens, timed.phases);
+    Shared shared{0, most_tokens, timed.most_requests, timed.logit_rows, timed.phases};
     loads_.assign(static_cast<std::size_t>(timed.steps));
     for (std::size_t rank = 0; rank < timed.ranks.size(); ++rank) {
         const auto& own = timed.ranks[rank];
         shared.group_tokens += padded(padding, own.tokens);
         first_ = token_group(padding, own.tokens);
-        if (timed.is_decode && own.tokens > 0) first_ += other_decode_kernels(padding, own.tokens, true);
+        if (timed.phases.is_decode && own.tokens > 0) first_ += other_decode_kernels(padding, own.tokens, true);
         first_ += own.prompts;
         loads_.assign(loads_.total_ps.size());
         loads_.add(first_);
@@ -78,7 +77,7 @@ bool StagePricing::finish(const Padding& padding, const Shared& shared, Iteratio
     const PricedOperators all = common(padding, shared, lists);
     if (!groups.missing.empty() || !attention.missing_sizes.empty()) return false;
 
-    const HostWork host = host_work(shared.most_tokens, shared.most_requests, shared.is_decode);
+    const HostWork host = host_work(shared.most_tokens, shared.most_requests, shared.phases);
     const TimePs added_ps = rules_.host.step_ps + (padding.is_captured ? rules_.host.gaps_ps : 0);
     slowest_.add(all);
     compute_ps.resize(slowest_.total_ps.size());
@@ -101,25 +100,26 @@ bool StagePricing::finish(const Padding& padding, const Shared& shared, Iteratio
 }
 
 HostWork StagePricing::host_work(const RankBatches& batches) {
-    const bool is_decode = split(batches);
+    const Phases phases = split(batches);
     std::int64_t most_tokens = 0;
     for (const Rank& rank : ranks_) most_tokens = std::max(most_tokens, rank.tokens);
-    return host_work(most_tokens, *std::max_element(batches.requests, batches.requests + batches.ranks), is_decode);
+    return host_work(most_tokens, *std::max_element(batches.requests, batches.requests + batches.ranks), phases);
 }
 
 // Of the ranks with the most of each.
-HostWork StagePricing::host_work(std::int64_t most_tokens, std::int64_t most_requests, bool is_decode) const {
-    return {rules_.host.prepare(most_tokens, most_requests, is_decode), pad(most_tokens, is_decode).launch_ps,
+HostWork StagePricing::host_work(std::int64_t most_tokens, std::int64_t most_requests, Phases phases) const {
+    return {rules_.host.prepare(most_tokens, most_requests, phases.is_decode), pad(most_tokens, phases).launch_ps,
             rules_.host.hand_over_ps};
 }
 
-// Sorts the requests of every rank into decodes and prefills; whether there are decodes only.
-bool StagePricing::split(const RankBatches& batches) {
+// Sorts the requests of every rank into decodes and prefills.
+Phases StagePricing::split(const RankBatches& batches) {
     ranks_.clear();
     decode_kv_.clear();
     prefill_new_.clear();
     prefill_kv_.clear();
     std::size_t request = 0;
+    bool has_decodes_alone = false;
     for (std::size_t rank = 0; rank < batches.ranks; ++rank) {
         Rank made{decode_kv_.size(), 0, prefill_new_.size(), 0, 0};
         for (const std::size_t end = request + static_cast<std::size_t>(batches.requests[rank]); request < end;
@@ -136,16 +136,18 @@ bool StagePricing::split(const RankBatches& batches) {
         }
         made.decodes = decode_kv_.size() - made.decodes_begin;
         made.prefills = prefill_new_.size() - made.prefills_begin;
+        has_decodes_alone |= made.decodes > 0 && made.prefills == 0;
         ranks_.push_back(made);
     }
-    return prefill_new_.empty();
+    return {prefill_new_.empty(), has_decodes_alone && !prefill_new_.empty()};
 }
 
-StagePricing::Padding StagePricing::pad(std::int64_t most_tokens, bool is_decode) const {
-    const auto& sizes = is_decode ? rules_.graph_sizes : rules_.prompt_graph_sizes;
+StagePricing::Padding StagePricing::pad(std::int64_t most_tokens, Phases phases) const {
+    const auto& sizes = phases.is_decode ? rules_.graph_sizes : rules_.prompt_graph_sizes;
     const auto fitting = std::lower_bound(sizes.begin(), sizes.end(), most_tokens);
-    if (fitting == sizes.end()) return {false, most_tokens, rules_.host.eager_ps};
-    return {true, *fitting, is_decode ? rules_.host.full_ps : rules_.host.piecewise_ps};
+    const bool is_replayed = fitting != sizes.end() && (rules_.replays_divided || !phases.is_divided);
+    if (!is_replayed) return {false, most_tokens, rules_.host.eager_ps};
+    return {true, *fitting, phases.is_decode ? rules_.host.full_ps : rules_.host.piecewise_ps};
 }
 
 // An idle rank runs a dummy batch of one token.
@@ -206,7 +208,8 @@ void StagePricing::keep_slower(std::size_t rank) {
 // Routed experts and head, and the collectives of the iteration.
 PricedOperators StagePricing::common(const Padding& padding, const Shared& shared, InternTable::Collectives& lists) {
     const std::int64_t most = padding.tokens, group = rules_.shares_experts ? shared.group_tokens : most;
-    const OperatorGroup kind = shared.is_decode ? OperatorGroup::kMaskedExperts : OperatorGroup::kContiguousExperts;
+    const OperatorGroup kind =
+        shared.phases.is_decode ? OperatorGroup::kMaskedExperts : OperatorGroup::kContiguousExperts;
     PricedOperators made = padding.is_captured ? groups.at({kind, most, group}) : groups.between(kind, most, group);
     const PricedOperators& head = groups.at({OperatorGroup::kHead, shared.rows, 0});
     lists = {token_group(padding, most).communications, made.communications, head.communications};

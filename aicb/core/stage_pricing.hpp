@@ -33,7 +33,8 @@ struct HostTimes {
 struct StageRules {
     // Rising; batches up to the last are padded to one of them. Of decodes alone, and of batches with prompts.
     std::vector<std::int64_t> graph_sizes, prompt_graph_sizes;
-    bool shares_experts;  // the ranks' tokens meet in the experts
+    bool replays_divided;  // also where some ranks have prompts and others decodes alone
+    bool shares_experts;   // the ranks' tokens meet in the experts
     HostTimes host;
     std::optional<ClockLaw> clock;
 };
@@ -58,6 +59,11 @@ class InternTable {
     std::vector<Collectives> communications_;
 };
 
+// What the ranks of an iteration compute: decodes alone, or decodes alone on some ranks and prompts on others.
+struct Phases {
+    bool is_decode, is_divided;
+};
+
 // Attention of the ranks in consecutive iterations whose kernels are timed elsewhere.
 struct TimedAttention {
     struct RankAttention {
@@ -69,7 +75,7 @@ struct TimedAttention {
     std::int64_t steps;
     std::int64_t most_requests;  // of a rank
     std::int64_t logit_rows;
-    bool is_decode;
+    Phases phases;
 };
 
 class StagePricing final : public IterationPricing {
@@ -97,16 +103,16 @@ class StagePricing final : public IterationPricing {
         std::int64_t tokens;  // of every rank where captured
         TimePs launch_ps;
     };
-    Padding pad(std::int64_t most_tokens, bool is_decode) const;
-    HostWork host_work(std::int64_t most_tokens, std::int64_t most_requests, bool is_decode) const;
+    Padding pad(std::int64_t most_tokens, Phases phases) const;
+    HostWork host_work(std::int64_t most_tokens, std::int64_t most_requests, Phases phases) const;
     std::int64_t padded(const Padding& padding, std::int64_t tokens) const;
-    bool split(const RankBatches& batches);
+    Phases split(const RankBatches& batches);
     struct Shared {
         std::int64_t group_tokens;   // of all ranks, padded
         std::int64_t most_tokens;    // of a rank
         std::int64_t most_requests;  // of a rank
         std::int64_t rows;
-        bool is_decode;
+        Phases phases;
     };
     PricedOperators token_group(const Padding& padding, std::int64_t tokens);
     PricedOperators other_decode_kernels(const Padding& padding, std::int64_t tokens, bool is_decode);

@@ -20,6 +20,11 @@ class GraphSizes:
     """Of batches without prompts, whole."""
     prompts: tuple[int, ...]
     """Of batches with prompts, of what lies between attentions."""
+    replays_divided: bool = True
+    """Also where some data-parallel ranks have prompts and others decodes alone. Not in SGLang 0.5.17, whose
+    graphs are of either (``model_executor/runner``): of two such ranks each step with a prompt on one was launched
+    kernel by kernel on both, 105 to 142 ms for 48 layers
+    (``tests/data/engine/sglang-h200-dp2-ep2-qwen3-30b-a3b.json.gz``)."""
 
     def of(self, *, has_prompts: bool) -> tuple[int, ...]:
         return self.prompts if has_prompts else self.decodes

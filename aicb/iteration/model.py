@@ -161,7 +161,8 @@ class IterationModel:
         check_hybrid_kernels(hybrid_kernels)
         check_norm_kernel(norm_kernel)
         check_moe_kernels(moe_kernels)
-        self.experts_kernel = experts_kernel
+        in_sglang_tiles = moe_kernels == "sglang" and precision.weights == "bf16"
+        self.experts_kernel: ExpertsKernel = "triton_sglang" if in_sglang_tiles else experts_kernel
         self.rope_kernel, self.hybrid_kernels, self.norm_kernel = rope_kernel, hybrid_kernels, norm_kernel
         self.mla_kernel, self.gqa_kernel = mla_kernel, gqa_kernel
         self.quant_kernel, self.dense_kernel, self.dispatch = quant_kernel, dense_kernel, dispatch
@@ -174,7 +175,9 @@ class IterationModel:
         if graph_sizes is not None:
             listed = [size * queries for size in graph_sizes]
         of_prompts = listed if prompt_graph_sizes is None else prompt_graph_sizes
-        self._sizes = GraphSizes(tuple(listed), tuple(of_prompts)) if cuda_graphs else GraphSizes((), ())
+        self._sizes = (
+            GraphSizes(tuple(listed), tuple(of_prompts), host_engine != "sglang") if cuda_graphs else GraphSizes((), ())
+        )
         self._graph_sizes, self._prompt_graph_sizes = graph_sizes, prompt_graph_sizes
         self._max_seqs, self._max_batched_tokens, self._queries = max_seqs, max_batched_tokens, queries
         self._drafter = drafter or Drafter.mtp(model, partition, precision)

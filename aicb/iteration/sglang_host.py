@@ -64,7 +64,7 @@ def host_of(engine: HostEngine, host: HostModel) -> HostModel:
 
 
 def launches_of(engine: HostEngine, vllm: Launches, calls: Mapping[str, int], *, writes_apart: bool) -> Launches:
-    """Launches of a stage in an engine, given vLLM's.
+    """Launches of a stage in an engine, given vLLM's, which stand for attention of other kinds (sparse).
 
     Args:
         calls: of attention in the stage, by kind (`aicb.iteration.launches.count_calls`).
@@ -74,4 +74,4 @@ def launches_of(engine: HostEngine, vllm: Launches, calls: Mapping[str, int], *,
         return vllm
     own = {**BETWEEN_GRAPHS, **({} if writes_apart else {"attention": BETWEEN_GRAPHS["attention_without_writing"]})}
     between = sum(own[call] * number for call, number in calls.items() if call in own)
-    return replace(vllm, eager_time=EAGER * vllm.eager, pieces_time=between)
+    return replace(vllm, eager_time=EAGER * vllm.eager, pieces_time=between or vllm.pieces_time)

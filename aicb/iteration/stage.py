@@ -155,15 +155,21 @@ class StagePricer:
         )
 
     def _of_times(self, ranks: RankBatches, rows: int, steps: int, queries: int) -> Callable[[], Found]:
-        is_decode = ranks.is_decode
+        is_decode, batches = ranks.is_decode, ranks.split()
+        has_decodes_alone = any(len(batch.new_tokens) and batch.is_decode.all() for batch in batches)
         timed = []
-        for batch in ranks.split():
+        for batch in batches:
             prompts, decodes = self._attention.timed(
                 batch, is_decode=is_decode, steps=steps, queries=queries, stage=self._stage, bit=self._names.bit
             )
             timed.append((batch.tokens_with(queries), self._names.in_core(prompts), decodes))
         return lambda: self.pricing.price_timed(
-            timed, steps=steps, most_requests=max(ranks.requests), logit_rows=rows, is_decode=is_decode
+            timed,
+            steps=steps,
+            most_requests=max(ranks.requests),
+            logit_rows=rows,
+            is_decode=is_decode,
+            is_divided=has_decodes_alone and not is_decode,
         )
 
     def price_missing(self) -> None:
@@ -228,6 +234,7 @@ def stage_rules(sizes: GraphSizes, shares_experts: bool, host: _core.HostTimes, 
     return _core.StageRules(
         graph_sizes=list(sizes.decodes),
         prompt_graph_sizes=list(sizes.prompts),
+        replays_divided=sizes.replays_divided,
         shares_experts=shares_experts,
         host=host,
         clock=None if gpu.clock is None else gpu.clock.core,

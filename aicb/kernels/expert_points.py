@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from aicb.kernels.point import Point, SweptModel, point
 from aicb.kernels.routing import DISTRIBUTIONS, busiest_rank, expert_rows
+from aicb.measurements.table import KernelRow
 from aicb.model.architecture import MoeFfn
 from aicb.model.precision import SCALE_BLOCK, WeightDtype, activation_bytes_per_row, weight_matrix_bytes
 
@@ -29,7 +30,7 @@ _OPERAND_LIMIT_BYTES = 40 << 30
 _ROW_ALIGNMENT = 128
 
 
-def experts_of_all_ranks(point: Point) -> int:
+def experts_of_all_ranks(point: Point | KernelRow) -> int:
     """Experts of a layer, of which a point's ``groups`` are one rank's."""
     _, _, total = point.distribution.partition(SHARED)
     return int(total) if total else point["groups"]

@@ -2,43 +2,33 @@
 
 from __future__ import annotations
 
-import json
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, get_args
 
 import numpy as np
 
+from aicb.kernels.engine_tiles import EngineTiles, Site
 from aicb.kernels.expert_points import SHARED, UNIFORM
 from aicb.kernels.fitting.estimate import Estimate
 from aicb.kernels.fitting.surface import ReferenceModel, Surface
 from aicb.kernels.kernel import KernelTimes, Shape
+from aicb.kernels.reference.gathered_times import gathered_reference
 from aicb.kernels.reference.product_times import grouped_reference, mxfp4_reference
-from aicb.kernels.tuned_experts import has_tuned_tiles
 from aicb.measurements.table import KernelRow, KernelTable
 from aicb.measurements.timing import MeasuredTimes, gemm_weight_bytes
 from aicb.model.precision import GemmDtype, WeightDtype
 
 if TYPE_CHECKING:
-    from aicb.kernels.grouped_gemm import GroupedGemm, Layout, TiledLayout
+    from aicb.kernels.grouped_gemm import GroupedGemm, TiledLayout
 
-Site = tuple[int, int, int]
-"""Experts of a rank, columns, inner size."""
-TiledSite = tuple[Site, bool]
-"""And whether an engine's kernel multiplies in its wide tiles there."""
 ExpertSite = tuple[WeightDtype, bool, int, int, int]
 """Format of weights, whether ranks share the experts, and a site."""
 UNMEASURED = 0.3
 """Relative error (68 %) of bf16 expert products taken from fp8: vLLM's iterations of Qwen3-30B-A3B lie within it."""
 ENGINE_KERNEL = "vllm/fused_moe"
 """vLLM's Triton kernel with the configuration it chooses for a layer and a token count."""
-SITE_RUNS = ("vllm_experts_sliced", "vllm_experts_h100", "vllm_experts_in_engine")
-"""Runs of more widths of the engine's kernel, and of an H100, each site a surface of its own: vLLM ships tiles for some
-sites and takes a rule of thumb for others, which would bend a common one."""
-NARROW_TOKENS = 64
-"""Up to so many tokens vLLM's tiles of fp8 experts in blocks have 16 rows, for more 64, where it ships none for a site
-and GPU (``fused_moe.py``, ``get_default_config``)."""
 SHARED_EXPERTS = (8, 128, 512)
 """Of all ranks together, in measurements of the engine's kernel with shared experts."""
 
@@ -53,51 +43,17 @@ def engine_sites(table: KernelTable) -> frozenset[ExpertSite]:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class ExpertSurfaces:
-    """Measured times of one layout and format."""
-
-    common: Sequence[Surface]
-    """That of all shapes, and those that stand in for it where it is far; none without measurements."""
-    sites: Mapping[TiledSite, Surface]
-    """Of single sites."""
-    chosen: Mapping[Site, int] = field(default_factory=dict)
-    """Experts that a token chooses, of fp8 sites without tuned tiles."""
-    untuned: Surface | None = None
-    """Of bf16 sites without tuned tiles together; where it is far, ``common`` stands in for it."""
-    gpu: str = ""
-
-    def at(self, site: Site, rows: float, shape: Shape) -> Surface:
-        """The surface that prices so many rows at a site, a ``shape`` on it."""
-        own = self.sites.get((site, _has_wide_tiles(self.chosen.get(site), rows)))
-        if own is not None:
-            return own
-        if self.untuned is None or has_tuned_tiles(self.gpu, *site):
-            return self.common[0]
-        is_far = bool(self.untuned.are_estimates(np.array([shape], dtype=np.float64))[0])
-        return self.common[0] if is_far else self.untuned
-
-
 class ExpertTimes(KernelTimes["GroupedGemm"]):
     """Grouped GEMM of one layout and format: sites (experts, active experts, n, k), axis rows per active expert.
 
-    bf16 takes the times of the gathered layout: engines run bf16 experts in one fused kernel that gathers its rows. fp8
-    does so where the layout is "gathered". Rows of vLLM's own kernel (``ENGINE_KERNEL``), taken under uniform routing,
-    where experts at the edge of a row tile need two, are a surface by themselves: two kernels on one would bend it. Of
-    ranks that share experts, for whose numbers vLLM ships no tiles, and of later runs (`SITE_RUNS`), each measured site
-    is one; batches in wide tiles at fp8 sites without tuned ones are one. Other bf16 sites are priced by one surface if
-    vLLM ships tiles for them, and by that of all sites without tiles if not. Of bf16 our kernel, measured at all
-    expert-parallel sizes, stands in beyond the reach of those.
-
-    Of other kernels only rows measured with equal experts are used: the kernel states total rows, so skew among the
-    experts of one rank (measured +0 to +37 % masked, −3 to +11 % contiguous at the tile edge) is not modelled.
+    Only rows measured with equal experts are used of fp8: the kernel states total rows, so skew among the experts of
+    one rank (measured +0 to +37 % masked, −3 to +11 % contiguous at the tile edge) is not modelled.
     """
 
-    has_stand_ins = True
-
-    def __init__(self, surfaces: ExpertSurfaces):
-        self._surfaces = surfaces
-        self.surface, *self._stand_ins = surfaces.common
+    def __init__(self, surface: Surface, sites: Mapping[Site, Surface] | None = None):
+        """``surface``: of all shapes; ``sites``: of single ones, where a common one would bend."""
+        self.surface = surface
+        self._sites = sites or {}
 
     @staticmethod
     def shape_of(kernel: GroupedGemm) -> Shape:
@@ -105,10 +61,7 @@ class ExpertTimes(KernelTimes["GroupedGemm"]):
         return float(kernel.groups), active, float(kernel.n), float(kernel.k), max(kernel.rows / active, 1.0)
 
     def price(self, kernel: GroupedGemm) -> Estimate:
-        shape = self.shape_of(kernel)
-        found = self._surface_of(kernel).price(*shape)
-        others = [other.price(*shape) for other in self._stand_ins] if found.is_estimate else []
-        return next((other for other in others if not other.is_estimate), found)
+        return self._surface_of(kernel).price(*self.shape_of(kernel))
 
     def place(self, kernel: GroupedGemm) -> tuple[Surface, Shape]:
         kernel.check()
@@ -118,18 +71,46 @@ class ExpertTimes(KernelTimes["GroupedGemm"]):
         return self._surface_of(kernel), [self.shape_of(kernel)]
 
     def _surface_of(self, kernel: GroupedGemm) -> Surface:
-        return self._surfaces.at((kernel.groups, kernel.n, kernel.k), kernel.rows, self.shape_of(kernel))
+        return self._sites.get((kernel.groups, kernel.n, kernel.k), self.surface)
 
 
-def _has_wide_tiles(chosen: int | None, rows: float) -> bool:
-    """Whether so many rows are multiplied in tiles of 64; ``chosen``: experts of a token, where no tiles are tuned."""
-    return chosen is not None and rows > NARROW_TOKENS * chosen
+class GatheredTimes(KernelTimes["GroupedGemm"]):
+    """Products of gathered experts: sites (experts, active experts, n, k), tokens, axis rows per active expert.
 
+    bf16 takes these times in all layouts: engines run bf16 experts in one fused kernel that gathers its rows. fp8 does
+    so where the layout is "gathered". vLLM's kernel was measured under uniform routing, where experts at the edge of a
+    tile need two; ranks that share experts have a surface of their own, as tiles of other ranks' experts write zeros.
+    Of bf16 our kernel, measured at all expert-parallel sizes, stands in beyond the reach of those.
+    """
 
-def _untuned_rows(table: KernelTable, dtype: GemmDtype) -> list[KernelRow]:
-    """Products in the tiles of vLLM's rule of thumb, as it ships none for the site on this GPU."""
-    tiled = [row for row in _engine_rows(table, dtype) if row.settings]
-    return [row for row in tiled if not json.loads(row.settings)["is_tuned"]]
+    has_stand_ins = True
+
+    def __init__(self, surfaces: Sequence[Surface], tiles: EngineTiles):
+        """``surfaces``: of the kernel, and those that stand in for it where it is far."""
+        self.surface, *self._stand_ins = surfaces
+        self._tiles = tiles
+
+    def shape_of(self, kernel: GroupedGemm) -> Shape:
+        """Shape on the surfaces; the tokens are those of the batch, as the nearest measured site routes them where the
+        kernel does not say."""
+        groups, active, n, k, rows = ExpertTimes.shape_of(kernel)
+        tokens = kernel.tokens
+        if tokens is None:
+            tokens = kernel.rows / self._tiles.at_site((kernel.groups, kernel.n, kernel.k)).per_token
+        return groups, active, n, k, tokens, rows
+
+    def price(self, kernel: GroupedGemm) -> Estimate:
+        shape = self.shape_of(kernel)
+        found = self.surface.price(*shape)
+        others = [other.price(*shape) for other in self._stand_ins] if found.is_estimate else []
+        return next((other for other in others if not other.is_estimate), found)
+
+    def place(self, kernel: GroupedGemm) -> tuple[Surface, Shape]:
+        kernel.check()
+        return self.surface, self.shape_of(kernel)
+
+    def parts(self, kernel: GroupedGemm) -> tuple[Surface, list[Shape]]:
+        return self.surface, [self.shape_of(kernel)]
 
 
 class BorrowedTimes(KernelTimes["GroupedGemm"]):
@@ -144,56 +125,36 @@ class BorrowedTimes(KernelTimes["GroupedGemm"]):
         return Estimate(twice.time_us, True, source, UNMEASURED)
 
 
-def surfaces_of(measured: MeasuredTimes, layout: Layout, dtype: GemmDtype, *, is_shared: bool) -> ExpertSurfaces:
-    op = "grouped_gemm_gathered" if dtype == "bf16" else f"grouped_gemm_{layout}"
-    kernels, alone, untuned = [measured.table.select(op, dtype, "even")], list[KernelRow](), list[KernelRow]()
-    if op == "grouped_gemm_gathered":
-        engine = _engine_rows(measured.table, dtype)
-        own = [row for row in kernels[0] if row.kernel != ENGINE_KERNEL]
-        alone = [row for row in engine if row.run.endswith(SITE_RUNS)]
-        kernels = [[row for row in engine if not row.run.endswith(SITE_RUNS)], own]
-        untuned = _untuned_rows(measured.table, dtype)
-        if is_shared:
-            alone, untuned = _shared_rows(measured.table, dtype), []
-            kernels.insert(0, alone)
-    tiles: TiledLayout = "masked" if layout == "gathered" else layout  # gathered rows fill tiles of their expert alone
-    reference = grouped_reference(measured.gpu, tiles, dtype, measured.timing == "graph")
-    chosen = {_site(row): round(row["rows"] / row["batch"]) for row in untuned} if dtype == "fp8" else {}
-    by_site: defaultdict[TiledSite, list[KernelRow]] = defaultdict(list)
-    for row in alone:
-        by_site[_tiled_site(row, chosen)].append(row)
-    sites = {site: _surface(reference, rows, measured) for site, rows in by_site.items()}
-    wide = [row for row in kernels[0] if _tiled_site(row, chosen)[1]]
-    if wide:
-        sites |= dict.fromkeys((_tiled_site(row, chosen) for row in wide), _surface(reference, wide, measured))
-    common = [rows for rows in kernels if rows] or ([alone] if alone else [])
-    return ExpertSurfaces(
-        [_surface(reference, rows, measured) for rows in common],
-        sites,
-        chosen,
-        _surface(reference, untuned, measured) if untuned and dtype == "bf16" else None,
-        measured.gpu.name,
-    )
+def gathered_times(measured: MeasuredTimes, dtype: GemmDtype, *, is_shared: bool) -> GatheredTimes | None:
+    """Of gathered rows; ``None`` without measurements."""
+    engine = _engine_rows(measured.table, dtype)
+    even = measured.table.select("grouped_gemm_gathered", dtype, "even")
+    own = [row for row in even if row.kernel != ENGINE_KERNEL]
+    shared = _shared_rows(measured.table, dtype) if is_shared else []
+    kinds = [rows for rows in (shared, engine, own) if rows]
+    if not kinds:
+        return None
+    tiles = [EngineTiles(measured.gpu.name, dtype, [] if rows is own else rows) for rows in kinds]
+    surfaces = [_gathered_surface(rows, measured, own) for rows, own in zip(kinds, tiles, strict=True)]
+    return GatheredTimes(surfaces, tiles[0])
 
 
-def _site(row: KernelRow) -> Site:
-    return row["groups"], row["n"], row["k"]
+def tiled_times(measured: MeasuredTimes, layout: TiledLayout) -> ExpertTimes | None:
+    """Of DeepGEMM's fp8 products; ``None`` without measurements."""
+    rows = measured.table.select(f"grouped_gemm_{layout}", "fp8", "even")
+    reference = grouped_reference(measured.gpu, layout, measured.timing == "graph")
+    return ExpertTimes(_surface(reference, rows, measured)) if rows else None
 
 
-def _tiled_site(row: KernelRow, chosen: Mapping[Site, int]) -> TiledSite:
-    site = _site(row)
-    return site, _has_wide_tiles(chosen.get(site), row["rows"])
-
-
-def mxfp4_surfaces(measured: MeasuredTimes, op: str) -> ExpertSurfaces:
-    """The surface of all rows of vLLM's kernel, and one of each measured site."""
+def mxfp4_times(measured: MeasuredTimes, op: str) -> ExpertTimes | None:
+    """Of all rows of vLLM's kernel, and of each measured site; ``None`` without measurements."""
     reference = mxfp4_reference(measured.gpu, measured.timing == "graph")
     by_site: defaultdict[Site, list[KernelRow]] = defaultdict(list)
     rows = measured.table.select(op, "mxfp4", UNIFORM)
     for row in rows:
-        by_site[_site(row)].append(row)
-    sites = {(site, False): _surface(reference, own, measured) for site, own in by_site.items()}
-    return ExpertSurfaces([_surface(reference, rows, measured)] if rows else [], sites)
+        by_site[row["groups"], row["n"], row["k"]].append(row)
+    sites = {site: _surface(reference, own, measured) for site, own in by_site.items()}
+    return ExpertTimes(_surface(reference, rows, measured), sites) if rows else None
 
 
 def _engine_rows(table: KernelTable, dtype: GemmDtype) -> list[KernelRow]:
@@ -208,9 +169,28 @@ def _shared_rows(table: KernelTable, dtype: GemmDtype) -> list[KernelRow]:
     return [row for kind in kinds for row in table.select("grouped_gemm_gathered", dtype, kind)]
 
 
-def _surface(reference: ReferenceModel, rows: list[KernelRow], measured: MeasuredTimes) -> Surface:
-    shapes = np.array([_grouped_shape(row) for row in rows], dtype=np.float64)
-    return Surface(reference, shapes, np.array([measured.time_us(row, gemm_weight_bytes(row)) for row in rows]))
+def _gathered_surface(rows: Sequence[KernelRow], measured: MeasuredTimes, tiles: EngineTiles) -> Surface:
+    dtype: GemmDtype = "fp8" if rows[0].dtype == "fp8" else "bf16"
+    reference = gathered_reference(measured.gpu, dtype, measured.timing == "graph", tiles.of)
+    shapes = [(*site, _tokens(row, tiles), axis) for row in rows for *site, axis in (_grouped_shape(row),)]
+    return _fitted(reference, shapes, rows, measured)
+
+
+def _tokens(row: KernelRow, tiles: EngineTiles) -> float:
+    """Tokens of a measured batch; of rows from an engine's trace, which has none, as its site routes them."""
+    known = row.shape.get("batch")
+    return float(known) if known else row["rows"] / tiles.at_site((row["groups"], row["n"], row["k"])).per_token
+
+
+def _surface(reference: ReferenceModel, rows: Sequence[KernelRow], measured: MeasuredTimes) -> Surface:
+    return _fitted(reference, [_grouped_shape(row) for row in rows], rows, measured)
+
+
+def _fitted(
+    reference: ReferenceModel, shapes: Sequence[Shape], rows: Sequence[KernelRow], measured: MeasuredTimes
+) -> Surface:
+    times_us = np.array([measured.time_us(row, gemm_weight_bytes(row)) for row in rows])
+    return Surface(reference, np.array(shapes, dtype=np.float64), times_us)
 
 
 def _grouped_shape(row: KernelRow) -> Shape:

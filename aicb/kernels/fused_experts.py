@@ -199,7 +199,7 @@ def _bounds_us(gpu: Gpu, kernel: FusedExperts) -> float:
 def _reference(gpu: Gpu, is_resident: bool) -> ReferenceModel:
     """Shapes (experts, width, hidden, tokens, active experts, rows per active expert): both products and their
     surroundings."""
-    products = grouped_reference(gpu, "contiguous", "fp8", is_resident)
+    products = grouped_reference(gpu, "contiguous", is_resident)
 
     def reference_us(shapes: Floats) -> Floats:
         groups, width, hidden, tokens, active, rows = shapes.T

@@ -11,7 +11,14 @@ import numpy as np
 
 from aicb.kernels.columns import Columns, expert_dtype
 from aicb.kernels.expert_points import partition_points
-from aicb.kernels.expert_times import BorrowedTimes, ExpertSite, ExpertTimes, mxfp4_surfaces, surfaces_of
+from aicb.kernels.expert_times import (
+    BorrowedTimes,
+    ExpertSite,
+    ExpertTimes,
+    gathered_times,
+    mxfp4_times,
+    tiled_times,
+)
 from aicb.kernels.gemm import BIAS_BYTES
 from aicb.kernels.kernel import Kernel, KernelCost, KernelTimes
 from aicb.kernels.point import Point, SweptModel
@@ -64,12 +71,15 @@ class GroupedGemm(Kernel):
     layout: Layout
     largest_group_rows: float | None = None
     """Rows of the fullest local expert; ``None`` where only the total is known."""
+    tokens: float | None = field(default=None, kw_only=True)
+    """Of the batch, or of those of all ranks that the kernel gets: an engine chooses its tiles by them. ``None``: as
+    many as have so many rows at the nearest measured site."""
     has_bias: bool = field(default=False, kw_only=True)
     """Each expert adds a bf16 vector ``[n]`` on the way out, which takes no time of its own."""
     is_shared: bool = field(default=False, kw_only=True)
     """These are one rank's of the experts that several share, and the kernel gets the pairs of all."""
     in_sglang_tiles: bool = field(default=False, kw_only=True)
-    """SGLang's kernel of gathered fp8 rows, in its tiles where they were measured (`SglangTileTimes`)."""
+    """SGLang's kernel of gathered rows, in its tiles (`SglangTileTimes`)."""
     has_activation: bool = field(default=False, kw_only=True)
     """The kernel applies the gated activation to what it has multiplied and writes half of ``n`` columns."""
 
@@ -132,24 +142,22 @@ class GroupedGemm(Kernel):
         layout, dtype, *trait = variant
         if dtype == "mxfp4":
             op = "grouped_gemm_swiglu" if trait else "grouped_gemm_gathered"
-            mxfp4 = mxfp4_surfaces(measured, op)
-            return ExpertTimes(mxfp4) if mxfp4.common else None
-        surfaces = surfaces_of(measured, layout, dtype, is_shared=SHARED_TRAIT in trait)
-        if surfaces.common:
-            times = ExpertTimes(surfaces)
+            return mxfp4_times(measured, op)
+        if dtype == "fp8" and layout != "gathered":
+            return tiled_times(measured, layout)
+        times = gathered_times(measured, dtype, is_shared=SHARED_TRAIT in trait)
+        if times is not None:
             return SglangTileTimes(times, measured.gpu) if SGLANG_TRAIT in trait else times
-        if dtype == "fp8":
-            return None
-        return BorrowedTimes(ExpertTimes(surfaces_of(measured, layout, "fp8", is_shared=False)))
+        fp8 = tiled_times(measured, layout) if dtype == "bf16" else None
+        return BorrowedTimes(fp8) if fp8 else None
 
-    def variant(self, precision: Precision) -> tuple[Layout, WeightDtype] | tuple[Layout, WeightDtype, str]:
+    def variant(self, precision: Precision) -> tuple[str, ...]:
+        """Layout, format, and traits."""
         del precision
         if self.dtype == "mxfp4":
             return ("gathered", "mxfp4", "activated") if self.has_activation else ("gathered", "mxfp4")
-        own = self.layout, self.dtype
-        if self.in_sglang_tiles:
-            return (*own, SGLANG_TRAIT)
-        return (*own, SHARED_TRAIT) if self.is_shared else own
+        traits = (SGLANG_TRAIT, self.in_sglang_tiles), (SHARED_TRAIT, self.is_shared)
+        return self.layout, self.dtype, *(trait for trait, is_own in traits if is_own)
 
     @property
     def measured_as(self) -> tuple[str, str | None]:

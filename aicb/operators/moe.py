@@ -84,18 +84,25 @@ def expert_operators(
             return [*gathered, *copies]
         if shape.is_fp8 and experts_kernel == "flashinfer":
             return [_in_one_call(moe, shape, tokens, load), *copies]
-        listed = _replicated_tokens(moe, shape, tokens, load, moe_kernels, is_decode=is_decode)
+        listed = _replicated_tokens(moe, shape, tokens, load, moe_kernels, experts_kernel, is_decode=is_decode)
         return [*listed, *copies] if shape.precision.weights == "bf16" else listed
     kind = dispatch.kind(is_decode=is_decode)
     is_one_call = shape.is_fp8 and experts_kernel == "flashinfer" and kind in GATHERING
     sent = Sent(tokens_to_route(shape.partition, tokens), group_tokens, popularity, is_one_call)
     if kind in GATHERING:
-        return _tokens_of_all(moe, shape, sent, load, kind, moe_kernels, is_decode=is_decode)
+        return _tokens_of_all(moe, shape, sent, load, kind, moe_kernels, experts_kernel, is_decode=is_decode)
     return _dispatched_tokens(moe, shape, sent, load, kind)
 
 
 def _replicated_tokens(
-    moe: MoeFfn, shape: RankShape, tokens: int, load: RankLoad, kernels: MoeKernels, *, is_decode: bool
+    moe: MoeFfn,
+    shape: RankShape,
+    tokens: int,
+    load: RankLoad,
+    kernels: MoeKernels,
+    experts_kernel: ExpertsKernel,
+    *,
+    is_decode: bool,
 ) -> list[Operator]:
     """Every rank has all tokens and sums the outputs of its experts into ``[T, h]``.
 
@@ -116,7 +123,9 @@ def _replicated_tokens(
     is_shared = shares_bf16_experts(shape)
     pairs = float(tokens * moe.experts_per_token) if is_shared else load.rows
     is_few = kernels == "vllm" and not is_shared and not are_sorted(moe, tokens)
-    grouped = _grouped(moe, shape, load, "masked" if is_decode else "contiguous", activates=pairs)
+    layout: Layout = "masked" if is_decode else "contiguous"
+    is_sglang = experts_kernel == "triton_sglang"
+    grouped = _grouped(moe, shape, load, layout, tokens=float(tokens), activates=pairs, in_sglang_tiles=is_sglang)
     return [
         unsorted_pairs(shape) if is_few else sorted_pairs(moe, tokens, shape.count),
         *([_expert_map(shape.count)] if is_shared else []),
@@ -157,7 +166,7 @@ def _gathered_tokens(
     listed = [
         quant("moe_quant", tokens, shape.hidden, count=shape.count, phase=Phase.EXPERTS),
         *([sorted_pairs(moe, tokens, shape.count)] if are_sorted(moe, tokens) else unsorted),
-        *_grouped(moe, shape, load, "gathered", in_sglang_tiles=in_sglang_tiles),
+        *_grouped(moe, shape, load, "gathered", tokens=float(tokens), in_sglang_tiles=in_sglang_tiles),
         summed(moe, shape, load.rows, tokens, kernels),
     ]
     return [activated(each, kernels) for each in quantised_by("vllm", listed)]
@@ -179,6 +188,7 @@ def _tokens_of_all(
     load: RankLoad,
     kind: DispatchKind,
     kernels: MoeKernels,
+    experts_kernel: ExpertsKernel,
     *,
     is_decode: bool,
 ) -> list[Operator]:
@@ -188,7 +198,7 @@ def _tokens_of_all(
     if sent.is_quantised_there:
         experts = [_in_one_call(moe, shape, sent.group, load)]
     else:
-        experts = _replicated_tokens(moe, shape, sent.group, load, kernels, is_decode=is_decode)
+        experts = _replicated_tokens(moe, shape, sent.group, load, kernels, experts_kernel, is_decode=is_decode)
     if not quantises_first(kind, shape, sent):
         is_unquantised = sent.is_quantised_there or shares_bf16_experts(shape)
         is_copied = kernels == "vllm" and kind == "all_gather" and sent.own and is_unquantised
@@ -266,24 +276,32 @@ def _grouped(
     load: RankLoad,
     layout: Layout,
     *,
+    tokens: float | None = None,
     activates: float | None = None,
     in_sglang_tiles: bool = False,
 ) -> list[Operator]:
     """Up projection, activation (of ``activates`` rows, by default of the load's), down projection over the local
-    experts."""
+    experts; ``tokens``: of the batch, where a kernel gathers its rows."""
     partition, dtype = shape.partition, shape.precision.weights
     slots_per_rank = partition.expert_slots_per_rank(moe.experts)
     rows, active, largest = load
     tp = partition.tp if partition.moe_layout is MoeLayout.TENSOR else 1
     width = split(moe.intermediate, tp, "expert intermediate columns")
-    experts, has_bias = (rows, slots_per_rank, active), moe.has_biases
-    traits = {
-        "has_bias": has_bias,
-        "is_shared": activates is not None and shares_bf16_experts(shape),
-        "in_sglang_tiles": in_sglang_tiles,
-    }
-    up = GroupedGemm(*experts, 2 * width, shape.hidden, dtype, layout, largest, **traits)
-    down = GroupedGemm(*experts, shape.hidden, width, dtype, layout, largest, **traits)
+    up = GroupedGemm(
+        rows,
+        slots_per_rank,
+        active,
+        2 * width,
+        shape.hidden,
+        dtype,
+        layout,
+        largest,
+        tokens=tokens,
+        has_bias=moe.has_biases,
+        is_shared=activates is not None and shares_bf16_experts(shape),
+        in_sglang_tiles=in_sglang_tiles,
+    )
+    down = replace(up, n=shape.hidden, k=width)
     return [
         grouped_gemm("moe_gate_up", up, shape.count),
         silu_mul("moe_silu_mul", rows if activates is None else activates, width, shape, phase=Phase.EXPERTS),

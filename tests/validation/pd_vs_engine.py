@@ -80,7 +80,7 @@ def replay(run: str, pair: str, host: str, **connector: Any) -> RequestTable:
 def _simulated(run: str, pair: str, host: str, connector: dict[str, Any]) -> Result:
     rows: Rows = measurement(pair)["runs"][run]
     with tempfile.TemporaryDirectory() as folder:
-        return simulate(_config(pair, run, host, Path(folder), connector), _workload(run, rows))
+        return simulate(_config(pair, run, host, Path(folder), connector), workload_of(run, rows))
 
 
 def stalls_ms(run: str, pair: str = FITTED, host: str = DEFAULT, **connector: Any) -> tuple[float, float]:
@@ -131,7 +131,8 @@ def own_hosts(pair: str, run: str) -> dict[str, dict[str, float]]:
     return hosts | {"prefill": {name: time * (slower if name in OF_WORKERS else 1) for name, time in times.items()}}
 
 
-def _workload(run: str, rows: Rows) -> Workload:
+def workload_of(run: str, rows: Rows) -> Workload:
+    """The requests of a run, as the prefill engine's client sent them, after one that acquaints the instances."""
     sent_s = [0.0, *(FIRST_CONTACT_S + row["arrival"] + row["p_start"] for row in rows)]
     return Workload(
         request_ids=("first contact", *(row["rid"] for row in rows)),

@@ -4,10 +4,8 @@
     python -m tests.validation.sglang_experts
 
 From traces of the engines of `tests.validation.sglang_served` (``tests/data/engine/sglang-h200-layers.json.gz``): a
-prompt alone, or decodes together; one of the shapes in fp8 is what SGLang's kernel is priced by
-(`aicb.kernels.sglang_tiles.SglangTileTimes`), all others are not. DeepSeek's shared expert is one more routed one, so
-that a prompt of 4,096 tokens has 143 rows an expert: between 128 and 192, where vLLM's kernel was measured, its times
-jump with the tiles of equal experts, to 1.2 times what random ones should take.
+prompt alone, or decodes together; two of the shapes in fp8 are what SGLang's kernel is priced by
+(`aicb.kernels.sglang_tiles.SglangTileTimes`), all others are not. DeepSeek's shared expert is one more routed one.
 """
 
 from __future__ import annotations
@@ -30,7 +28,7 @@ MODELS = {
     "deepseek-v3-l8": ("deepseek-v3", "fp8"),
 }
 """Built-in model and format of weights, by the engine's name."""
-PRICED_BY = ("qwen3-30b-a3b-fp8, 1,024 tokens",)
+PRICED_BY = ("qwen3-30b-a3b-fp8, 1,024 tokens", "deepseek-v3-l8, 4,096 tokens")
 PRODUCTS = {"up": "moe_gate_up", "down": "moe_down"}
 
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Compares the simulator with engines of SGLang 0.5.17 on one H200.
+"""Compares the simulator with engines of SGLang 0.5.17 on one and two H200s.
 
     python -m tests.validation.sglang_served
 
@@ -7,10 +7,16 @@ Qwen3-8B, Qwen3-30B-A3B in bf16 and fp8, and DeepSeek-V3 cut to 8 layers in fp8 
 measured on 2026-11-30 with ``aicb profile engine --framework sglang`` at SGLang's defaults: prompts alone, steady
 decodes, Poisson loads. The simulator was frozen before (``6620773e``) and had seen no engine of SGLang; what it said
 then is in docs/accuracy/engines.md. Since then it knows SGLang's graphs of prompts and what launching takes in these
-very engines (`aicb.iteration.sglang_host`), and its kernel of fp8 experts as one trace has it
-(`aicb.kernels.sglang_tiles`): short prompts are no test of it any more, nor are the fp8 experts of Qwen3-30B-A3B. All
-other kernels and the policy are as they were. ``then``: on the default host, as fast as the engine launched in the very
-phase.
+very engines (`aicb.iteration.sglang_host`), and its kernel of fp8 experts as their traces have it
+(`aicb.kernels.sglang_tiles`): short prompts are no test of it any more, nor are the fp8 experts of Qwen3-30B-A3B.
+
+On two GPUs, 2026-12-01, frozen at ``e98545e7``: Qwen3-30B-A3B and DeepSeek-V3 of 8 layers with TP 2, without
+FlashInfer's all-reduce (which wants NVLink multicast), and Qwen3-30B-A3B with data-parallel attention whose two ranks
+share the experts. Of the last the kernel of bf16 experts has its tiles' share of the peak, and that steps with prompts
+on one rank and decodes on the other are launched kernel by kernel.
+
+All other kernels and the policy are as they were. ``then``: on the default host, as fast as the engine launched in the
+very phase.
 """
 
 from __future__ import annotations
@@ -23,13 +29,16 @@ from vidur_pd.commands.validation import engine
 from vidur_pd.commands.validation.engine import THEN
 from vidur_pd.commands.validation.measured_engine import DECODES, PROMPTS, MeasuredEngine, parse_engine
 
-ENGINES = ("qwen3-8b", "qwen3-30b-a3b", "qwen3-30b-a3b-fp8", "deepseek-v3-l8")
+ONE_GPU = ("tp1-qwen3-8b", "tp1-qwen3-30b-a3b", "tp1-qwen3-30b-a3b-fp8", "tp1-deepseek-v3-l8")
+TENSOR_PARALLEL = ("tp2-qwen3-30b-a3b", "tp2-deepseek-v3-l8")
+SHARED_EXPERTS = "dp2-ep2-qwen3-30b-a3b"
+ENGINES = (*ONE_GPU, *TENSOR_PARALLEL, SHARED_EXPERTS)
 
 
 @cache
 def engine_of(name: str) -> MeasuredEngine:
     """The measurement, checked."""
-    return parse_engine(read_measurement(f"sglang-h200-tp1-{name}"), name)
+    return parse_engine(read_measurement(f"sglang-h200-{name}"), name)
 
 
 @cache

@@ -4,22 +4,19 @@ from __future__ import annotations
 
 from tests.validation.sglang_experts import MODELS, PRICED_BY, compare_products
 
-BETWEEN_TILES = "deepseek-v3-l8, 4,096 tokens"
-"""143 rows an expert, where vLLM's kernel has times for 128 and 192."""
-
 
 def test_products_that_nothing_was_taken_from_are_met() -> None:
     """bf16 in SGLang's own tiles, by times of vLLM's; fp8 by vLLM's kernel and what SGLang's saves."""
-    rows = [row for row in compare_products() if not row.name.startswith((*PRICED_BY, BETWEEN_TILES))]
+    rows = [row for row in compare_products() if not row.name.startswith(PRICED_BY)]
     assert len(rows) == 14
     assert sum(abs(row.error) for row in rows) / len(rows) < 0.05
-    assert all(-0.06 < row.error < 0.165 for row in rows)
+    assert all(-0.09 < row.error < 0.165 for row in rows)
 
 
 def test_products_that_the_kernel_is_priced_by_are_met() -> None:
-    """The first reads its weights, of which it takes more of the memory's bandwidth than DeepSeek's does."""
+    """The first of Qwen3's reads its weights, of which it takes more of the memory's bandwidth than DeepSeek's does."""
     rows = [row for row in compare_products() if row.name.startswith(PRICED_BY)]
-    assert [round(row.error, 2) for row in rows] == [0.15, -0.0]
+    assert [round(row.error, 2) for row in rows] == [0.15, -0.0, 0.0, 0.0]
 
 
 def test_every_engine_was_traced() -> None:

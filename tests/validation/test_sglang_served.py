@@ -4,43 +4,70 @@ from __future__ import annotations
 
 import pytest
 
-from tests.validation.sglang_served import ENGINES, compare, engine_of, mean_error
+from tests.validation.sglang_served import ENGINES, ONE_GPU, SHARED_EXPERTS, compare, engine_of, mean_error
 from vidur_pd.commands.validation.engine import THEN
 from vidur_pd.commands.validation.measured_engine import DECODES, PROMPTS
 
+DECODES_MOST = {
+    "tp1-qwen3-8b": 0.04,
+    "tp1-qwen3-30b-a3b": 0.03,
+    "tp1-qwen3-30b-a3b-fp8": 0.03,
+    "tp1-deepseek-v3-l8": 0.045,
+    "tp2-qwen3-30b-a3b": 0.065,
+    "tp2-deepseek-v3-l8": 0.065,
+    SHARED_EXPERTS: 0.045,
+}
+LOADS_MOST = {
+    "tp1-qwen3-8b": 0.045,
+    "tp1-qwen3-30b-a3b": 0.05,
+    "tp1-qwen3-30b-a3b-fp8": 0.055,
+    "tp1-deepseek-v3-l8": 0.16,
+    "tp2-qwen3-30b-a3b": 0.08,
+    "tp2-deepseek-v3-l8": 0.205,
+    SHARED_EXPERTS: 0.12,
+}
 
-@pytest.mark.parametrize(
-    ("name", "most"),
-    [("qwen3-8b", 0.04), ("qwen3-30b-a3b", 0.03), ("qwen3-30b-a3b-fp8", 0.03), ("deepseek-v3-l8", 0.04)],
-)
-def test_steady_decodes_are_met(name: str, most: float) -> None:
-    """Nothing was fitted to them."""
-    assert mean_error(compare(name, DECODES)) < most
+
+@pytest.mark.parametrize("name", ENGINES)
+def test_steady_decodes_are_met(name: str) -> None:
+    """Of tensor-parallel ones those of one request, 17 and 18 % slow, are the worst."""
+    assert mean_error(compare(name, DECODES)) < DECODES_MOST[name]
 
 
-@pytest.mark.parametrize(
-    ("name", "most"),
-    [("qwen3-8b", 0.045), ("qwen3-30b-a3b", 0.05), ("qwen3-30b-a3b-fp8", 0.055), ("deepseek-v3-l8", 0.1)],
-)
-def test_loads_are_met_at_the_speed_of_their_host(name: str, most: float) -> None:
-    """DeepSeek's prompts are launched layer by layer, the dense ones first, at two speeds of the host."""
+@pytest.mark.parametrize("name", ENGINES)
+def test_loads_are_met_at_the_speed_of_their_host(name: str) -> None:
+    """DeepSeek's prompts are launched kernel by kernel, each in 22 to 40 ms by two workers, of whom the slower counts;
+    at the median of 24 they are 10 to 20 % fast."""
     for load in engine_of(name).comparable_loads:
-        assert mean_error(compare(name, load, THEN)) < most, load
+        assert mean_error(compare(name, load, THEN)) < LOADS_MOST[name], load
 
 
 @pytest.mark.parametrize("name", ENGINES)
 def test_prompts_of_up_to_8192_tokens_are_met(name: str) -> None:
-    """At the speed of the host. Shorter ones of models that replay graphs are up to 23 % fast."""
-    prompts = compare(name, PROMPTS, THEN)
+    """At the speed of the host. Shorter ones of models that replay graphs are up to 25 % fast; those of ranks that
+    share experts, at a host whose eager passes were three times as long as on the default, up to 52 % slow."""
+    prompts = compare(name, PROMPTS, None if name == SHARED_EXPERTS else THEN)
     long = [row for row in prompts if int(row.name.rpartition(" ")[2]) >= 2048]
-    assert mean_error(long) < 0.11
-    assert all(-0.25 < row.error < 0.17 for row in prompts)
+    assert len(long) == 3
+    assert mean_error(long) < 0.095
+    assert all(-0.36 < row.error < 0.12 for row in prompts)
+
+
+def test_steps_with_prompts_on_one_rank_and_decodes_on_the_other_are_launched_kernel_by_kernel() -> None:
+    """Of 60 to 75 % that loads were fast, blind, most: TPOT at 6 and 12 requests/s is met within a fifth."""
+    for load in ("serve_6.0", "serve_12.0"):
+        rows = {row.name: row.error for row in compare(SHARED_EXPERTS, load, THEN)}
+        assert abs(rows[f"{load} ttft mean"]) < 0.05
+        assert abs(rows[f"{load} tpot mean"]) < 0.18
 
 
 def test_graphs_of_prompts_are_what_the_engines_said() -> None:
-    """Latent attention had none in this version."""
+    """Latent attention had none in this version; of data-parallel ranks each has its part of the chunk."""
     sizes = {name: engine_of(name).args.prompt_graph_sizes for name in ENGINES}
-    assert sizes["deepseek-v3-l8"] == ()
-    listed = sizes["qwen3-8b"]
+    assert {name for name in ENGINES if sizes[name] == ()} == {"tp1-deepseek-v3-l8", "tp2-deepseek-v3-l8"}
+    listed, divided = sizes[ONE_GPU[0]], sizes[SHARED_EXPERTS]
     assert listed is not None
+    assert divided is not None
     assert (listed[:2], listed[-2:], len(listed)) == ((4, 8), (7680, 8192), 58)
+    assert listed[: len(divided)] == divided
+    assert divided[-1] == 4096

@@ -22,10 +22,10 @@ def test_engines_of_their_own_are_among_the_recordings() -> None:
 
 
 def test_the_median_of_other_hosts_is_a_better_guess_than_the_fastest() -> None:
-    """TPOT of all eight engines with serving runs: 15.8, 9.2 and 7.0 %; these four are the ends of them."""
+    """TPOT of all eight engines with serving runs: 16.0, 9.6 and 7.1 %; these four are the ends of them."""
     found = [errors for server in ENGINES for errors in compare_hosts(server)]
     tpot = {host: mean_over_engines(found, host, "tpot") for host in ("default", "others", "own")}
-    assert tpot == pytest.approx({"default": 0.205, "others": 0.094, "own": 0.070}, abs=0.01)
+    assert tpot == pytest.approx({"default": 0.210, "others": 0.107, "own": 0.074}, abs=0.01)
     by_host = {(errors.server, errors.host): errors.means["ttft"] or 0.0 for errors in found}
     for server in ENGINES[:-1]:
         assert by_host[server, "others"] < 0.6 * by_host[server, "default"], server

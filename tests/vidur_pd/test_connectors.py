@@ -291,6 +291,43 @@ def test_a_busy_engine_knows_of_kv_after_the_step_in_which_it_looked(async_sched
     assert ps(record.first_token_ps) > noticed_ps
 
 
+@pytest.mark.parametrize("async_scheduling", [False, True])
+def test_a_scheduler_that_looks_itself_has_kv_in_the_next_step_that_it_decides(async_scheduling: bool) -> None:
+    """KV that comes during a step is known when that step ends, half a step later in the mean."""
+    known = NIXL | {"handshake_us": 0, "handshake_descriptor_us": 0, "notices": "step_begin"}
+    known |= {"within_node": {"descriptor_us": 0.667, "step_share": 0.0}}
+    engine = {"async_scheduling": async_scheduling}
+    result = result_of([(0, 160, 400), (400_000, 160, 2)], known, engine=engine)
+    record = result.requests[1]
+    columns = result.iterations.columns()
+    decode = np.array(columns["instance"]) == "d-0"
+    ends_ps = np.round(columns["end_s"][decode] * PS_PER_S).astype(np.int64)
+    assert ps(record.kv_noticed_ps) == pytest.approx(
+        int(ends_ps[ends_ps > ps(record.kv_arrived_ps)].min()), abs=PS_PER_US
+    )
+
+
+def test_slots_are_listed_before_any_descriptor_is_posted() -> None:
+    """10 blocks are 720 slots of 0.5 µs; where they adjoin, 72 descriptors of 0.5."""
+    known = NIXL | {"handshake_us": 0, "handshake_descriptor_us": 0, "forward_us": 0, "forward_token_us": 0}
+    way = {"descriptor_us": 0.5, "slot_us": 0.5, "step_share": 0.0}
+    (record,) = run([(0, 160, 2)], known | {"descriptor_tokens": 160, "within_node": way})
+    assert ps(record.kv_sent_ps) - ps(record.prefill_completed_ps) == 360 * PS_PER_US
+    assert record.kv_posting_ps == 36 * PS_PER_US
+
+
+def test_a_prefill_hears_of_its_room_later_than_it_is_there() -> None:
+    """Of an idle decode instance, and of one whose blocks another request has left."""
+    told: dict[str, Any] = {"kind": "sglang_nixl", "room_us": 2100}
+    (record,) = run([(0, 160, 2)], told)
+    assert ps(record.scheduled_ps) == 2100 * PS_PER_US
+    engine = {"num_kv_blocks": 40, "block_tokens": 16}
+    rows = [(0, 400, 20), (0, 400, 20)]
+    later, at_once = (run(rows, told | {"room_us": room_us}, engine=engine)[1] for room_us in (2100, 0))
+    assert ps(later.scheduled_ps) - ps(later.room_ps) == 2100 * PS_PER_US
+    assert at_once.scheduled_ps == at_once.room_ps
+
+
 def test_an_idle_engine_knows_at_once() -> None:
     (record,) = run([(0, 160, 2)], "nixl")
     assert record.kv_noticed_ps == record.kv_arrived_ps

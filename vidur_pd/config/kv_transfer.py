@@ -55,6 +55,9 @@ class WayCosts(Section):
     """Time in which one of these threads posts one; it takes ``threads_from`` of them before another has any."""
     gbytes_per_s: PositiveFloat | None = None
     """Rate at which one GPU's KV is copied besides (through buffers, by processors); ``None``: it is not."""
+    slot_us: Microseconds = 0.0
+    """Time to list one slot of a transfer (a KV block in one layer and region) before any is posted, whether it adjoins
+    others or not: NIXL makes descriptors of the slots that its caller lists."""
     step_share: Probability = 0.0
     """Share of the posting for which the steps of the engine stand still; 0: it is done in other threads."""
 
@@ -69,7 +72,7 @@ class WayCosts(Section):
     @property
     def is_free(self) -> bool:
         """Whether posting takes no time."""
-        return not (self.descriptor_us or self.threads_us or self.gbytes_per_s)
+        return not (self.descriptor_us or self.threads_us or self.gbytes_per_s or self.slot_us)
 
 
 WAYS: Final = ("between_nodes", "within_node", "through_host")
@@ -123,11 +126,14 @@ class ConnectorConfig(Section):
     ``host_us`` is stated."""
     nics: Count = 1
     """NICs of its node that a transfer between nodes is divided over."""
-    notices: Literal["at_once", "step_end"] = "at_once"
-    """``step_end``: the decode engine looks for KV that has come once in a step, and schedules what it has found after
-    the step has ended."""
+    notices: Literal["at_once", "step_begin", "step_end"] = "at_once"
+    """When the decode engine finds KV that has come. ``step_begin``: it looks as it decides a step, which may have what
+    it finds (SGLang). ``step_end``: it looks once in a step, and schedules what it has found after the step has ended
+    (vLLM)."""
     room_before_prefill: bool = False
     """Prefills wait until the decode instance has blocks for them, with modes that reserve before."""
+    room_us: Microseconds = 0.0
+    """Then, from there on until the prefill instance knows: messages and polls of both."""
 
     @model_validator(mode="before")
     @classmethod

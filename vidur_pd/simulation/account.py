@@ -14,9 +14,10 @@ from aicb import Gpu, get_gpu
 from aicb.estimators.selection import CARRIED_OPERATORS, CARRYING_ESTIMATORS, EXPERTS_GPU
 from aicb.estimators.transfer_reference import Distance
 from aicb.iteration.host import MEDIAN_HOST, known_hosts
-from aicb.kernels.tuned_experts import was_seen_in_sglang
+from aicb.kernels.tuned_experts import has_sglang_tiles, was_seen_in_sglang
 from aicb.measurements.gpu import MEASURED_GPU
 from aicb.model.architecture import MoeFfn
+from aicb.model.precision import GemmDtype
 from simccl.planning.calibration import shipped_calibration
 from vidur_pd.config import PoolConfig, PricesConfig, SloConfig, hourly_price
 from vidur_pd.config.engine_conditions import are_norms_estimated
@@ -280,14 +281,23 @@ class Account:
         flagged = {item.operator for item in self._estimated_operators() if item.pool == pool.name}
         if flagged & CARRIED_OPERATORS[own.precision.weights]:
             return Distance.between(gpu, get_gpu(EXPERTS_GPU))
+        is_priced = self._is_by_sglang(pool, gpu) and flagged & {"moe_gate_up", "moe_down"}
+        return Distance.SAME_ARCHITECTURE if is_priced else None
+
+    def _is_by_sglang(self, pool: PoolConfig, gpu: Gpu) -> bool:
+        """Whether a pool's experts are SGLang's, whose kernel differs from vLLM's at their sites."""
+        own = self._plan.pools[pool.name]
+        dtype: GemmDtype = "fp8" if own.precision.weights == "fp8" else "bf16"
+        chosen = own.engine.experts_kernel if dtype == "fp8" else own.engine.moe_kernels
+        slices = pool.tp if pool.ep == 1 else 1
         sites = {
-            (gpu.name, kind.ffn.experts, self._plan.model.hidden, kind.ffn.intermediate // pool.tp)
+            (kind.ffn.experts // pool.ep, self._plan.model.hidden, kind.ffn.intermediate // slices)
             for kind in self._plan.model.kinds
             if isinstance(kind.ffn, MoeFfn)
         }
-        is_by_sglang = own.engine.experts_kernel == "triton_sglang" and own.precision.weights == "fp8"
-        has_seen = is_by_sglang and any(was_seen_in_sglang(*site) for site in sites)
-        return Distance.SAME_ARCHITECTURE if has_seen and flagged & {"moe_gate_up", "moe_down"} else None
+        is_sglang = chosen == ("triton_sglang" if dtype == "fp8" else "sglang")
+        has_seen = dtype == "fp8" and any(was_seen_in_sglang(gpu.name, *site) for site in sites)
+        return is_sglang and (has_seen or not all(has_sglang_tiles(gpu.name, dtype, *site) for site in sites))
 
     def _collectives_from(self, pool: PoolConfig) -> Source:
         """Where most of a pool's collectives come from: experts that ranks share send most of the bytes."""

@@ -111,7 +111,7 @@ def _gemm(shape: list[float], dtype: GemmDtype) -> Kernel:
 
 
 def _experts(shape: list[float], dtype: GemmDtype, layout: Layout) -> Kernel:
-    groups, active, n, k, rows = shape
+    groups, active, n, k, *_, rows = shape
     return GroupedGemm(rows * active, int(groups), active, int(n), int(k), dtype, layout)
 
 

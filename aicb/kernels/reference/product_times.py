@@ -23,7 +23,7 @@ from aicb.kernels.fitting.kriging import Floats, Scales
 from aicb.kernels.fitting.surface import ReferenceModel
 from aicb.kernels.reference.deepgemm_tiles import CONTIGUOUS_ROWS, Layout, TileChooser, Tiles
 from aicb.measurements.gpu import Gpu
-from aicb.model.precision import ELEMENT_BYTES, MX_BLOCK, GemmDtype, weight_matrix_bytes
+from aicb.model.precision import MX_BLOCK, GemmDtype, weight_matrix_bytes
 
 _LONG = 1e6
 """Correlation length of a coordinate that does not matter."""
@@ -89,7 +89,7 @@ def _tile_coordinates(tiles: Tiles, gpu: Gpu) -> Floats:
     return np.column_stack([*logs, swizzle, efficiency])
 
 
-def _cold_share(moved_bytes: Floats, gpu: Gpu, is_resident: bool) -> Floats | float:
+def cold_share(moved_bytes: Floats, gpu: Gpu, is_resident: bool) -> Floats | float:
     """Share of the traffic that reaches memory: replays of a graph keep small operands in L2."""
     return np.minimum(moved_bytes / gpu.l2_bytes, 1.0) if is_resident else 1.0
 
@@ -108,7 +108,7 @@ def swapped_reference(gpu: Gpu, is_resident: bool) -> ReferenceModel:
 
     def reference_us(shapes: Floats) -> Floats:
         n, k, _ = shapes.T
-        memory_us = n * k / gpu.hbm_bytes_per_s * 1e6 * _cold_share(n * k, gpu, is_resident)
+        memory_us = n * k / gpu.hbm_bytes_per_s * 1e6 * cold_share(n * k, gpu, is_resident)
         tile = np.where(is_narrow(shapes), 64, 128)
         waves = np.ceil(np.ceil(n / tile) / gpu.sms)
         compute_us = waves * k / 128 * np.where(tile == 64, SWAPPED_STEP_US[64], SWAPPED_STEP_US[128])
@@ -134,7 +134,7 @@ def _deepgemm_dense(gpu: Gpu, is_resident: bool) -> ReferenceModel:
     def reference_us(shapes: Floats) -> Floats:
         n, k, m = shapes.T
         moved = n * k + m * (k + 2.0 * n)
-        memory_us = moved / gpu.hbm_bytes_per_s * 1e6 * _cold_share(n * k, gpu, is_resident)
+        memory_us = moved / gpu.hbm_bytes_per_s * 1e6 * cold_share(n * k, gpu, is_resident)
         busy_us = _tiled_us(tiles_of(shapes), k, memory_us, DENSE_COSTS, gpu)
         return _throttled(DENSE_COSTS.launch_us + busy_us, DENSE_COSTS.throttling)
 
@@ -151,7 +151,7 @@ def _cublas_dense(gpu: Gpu, is_resident: bool) -> ReferenceModel:
     def reference_us(shapes: Floats) -> Floats:
         n, k, m = shapes.T
         moved = 2.0 * (n * k + m * (k + n))
-        share = np.maximum(_cold_share(2.0 * n * k, gpu, is_resident), 0.3)
+        share = np.maximum(cold_share(2.0 * n * k, gpu, is_resident), 0.3)
         return _smooth_us(2.0 * m * n * k, moved * share, k, gpu)
 
     def coordinates(shapes: Floats) -> Floats:
@@ -225,7 +225,7 @@ def mxfp4_reference(gpu: Gpu, is_resident: bool) -> ReferenceModel:
         _, active, n, k, rows = shapes.T
         compute_us = waves_of(shapes) * (np.ceil(k / 128) * steps_us[tile_of(shapes)] + MXFP4_WAVE_US)
         moved = active * (n * k * weight_matrix_bytes(1, MX_BLOCK, "mxfp4") / MX_BLOCK + 2.0 * rows * (k + n))
-        memory_us = MXFP4_MEMORY_SHARE * moved / gpu.hbm_bytes_per_s * 1e6 * _cold_share(moved, gpu, is_resident)
+        memory_us = MXFP4_MEMORY_SHARE * moved / gpu.hbm_bytes_per_s * 1e6 * cold_share(moved, gpu, is_resident)
         return np.asarray(MXFP4_LAUNCH_US + np.cbrt(compute_us**3 + memory_us**3))
 
     def coordinates(shapes: Floats) -> Floats:
@@ -243,15 +243,13 @@ def _mxfp4_steps_us(gpu: Gpu) -> Floats:
     return np.asarray(np.maximum(by_clock * np.array(MXFP4_STEP_US), products_us))
 
 
-def grouped_reference(gpu: Gpu, layout: Layout, dtype: GemmDtype, is_resident: bool) -> ReferenceModel:
-    """Shapes (experts, active experts, n, k, rows per active expert). bf16 is tiled as fp8 of the same bytes."""
-    size = ELEMENT_BYTES[dtype]
+def grouped_reference(gpu: Gpu, layout: Layout, is_resident: bool) -> ReferenceModel:
+    """Shapes (experts, active experts, n, k, rows per active expert) of DeepGEMM's fp8 products."""
     costs = MASKED_COSTS if layout == "masked" else CONTIGUOUS_COSTS
     choose = TileChooser(gpu.sms, layout)
 
     def tiles_of(shapes: Floats) -> Tiles:
         _, active, n, k, rows = shapes.T
-        k = k * size
         if layout == "masked":
             return choose(np.ceil(rows), n, k, active)
         padded = np.ceil(rows / CONTIGUOUS_ROWS) * CONTIGUOUS_ROWS * active
@@ -259,9 +257,8 @@ def grouped_reference(gpu: Gpu, layout: Layout, dtype: GemmDtype, is_resident: b
 
     def reference_us(shapes: Floats) -> Floats:
         groups, active, n, k, rows = shapes.T
-        k = k * size
         moved = active * (n * k + rows * (k + 2.0 * n))
-        memory_us = moved / gpu.hbm_bytes_per_s * 1e6 * _cold_share(moved, gpu, is_resident)
+        memory_us = moved / gpu.hbm_bytes_per_s * 1e6 * cold_share(moved, gpu, is_resident)
         busy_us = _tiled_us(tiles_of(shapes), k, memory_us, costs, gpu)
         return _throttled(costs.launch_us + costs.group_us * groups + busy_us, costs.throttling)
 
@@ -271,5 +268,5 @@ def grouped_reference(gpu: Gpu, layout: Layout, dtype: GemmDtype, is_resident: b
 
     scales = Scales((3.0, 4.0, 4.0, 3.0, 20.0, 2.24, 2.0), (2.0, 0.1, 0.1, 4.0, 5.0, 2.0, _LONG), 0.2, 0.03)
     return ReferenceModel(
-        f"{layout} grouped {dtype} gemm (experts, active, n, k)", 4, reference_us, coordinates, scales, (2, 3)
+        f"{layout} grouped fp8 gemm (experts, active, n, k)", 4, reference_us, coordinates, scales, (2, 3)
     )

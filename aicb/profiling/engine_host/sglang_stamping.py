@@ -48,6 +48,14 @@ class StampingScheduler(Scheduler):  # type: ignore[misc]
             self.model_worker.forward_batch_generation,
             self._stamped_forward,
         )
+        calls = self.ipc_channels.recv_from_rpc
+        if self.ps.tp_rank != 0 and calls is not None:
+            calls.close(linger=0)  # of data-parallel ranks: only calls that reach the first are handed to all
+
+    def handle_rpc_request(self, recv_req: Any) -> Any:
+        """The first rank alone answers, as the caller reads one answer."""
+        answer = super().handle_rpc_request(recv_req)
+        return answer if self.ps.tp_rank == 0 else None
 
     def process_input_requests(self, recv_reqs: Any) -> Any:
         begin = perf_counter()

@@ -15,11 +15,10 @@ from aicb.model.precision import Precision
 from aicb.operators.batch import Batch
 
 
-def model_of(name: str, **options: object) -> IterationModel:
+def model_of(name: str, partition: Partition = Partition(), **options: object) -> IterationModel:  # noqa: B008
     weights = load_model(name).published_weights
-    options = {"experts_kernel": "triton" if weights == "fp8" else "deep_gemm", **options}
-    precision = Precision(weights)
-    return IterationModel(load_model(name), Partition(), precision, get_gpu("h200"), host_engine="sglang", **options)  # type: ignore[arg-type]
+    options = {"host_engine": "sglang", "experts_kernel": "triton" if weights == "fp8" else "deep_gemm", **options}
+    return IterationModel(load_model(name), partition, Precision(weights), get_gpu("h200"), **options)  # type: ignore[arg-type]
 
 
 def test_a_slower_host_launches_slower() -> None:
@@ -65,3 +64,31 @@ def test_a_prompt_that_is_replayed_is_launched_sooner_and_computes_its_padding()
         (cost.compute_ps, cost.launch_ps) for cost in (each.price_device([Batch.decode([600])]) for each in models)
     }
     assert len(decodes) == 1
+
+
+@pytest.mark.parametrize("gqa_kernel", ["fa3", "fa3_captured"])
+def test_prompts_on_one_rank_and_decodes_on_another_are_launched_kernel_by_kernel(gqa_kernel: str) -> None:
+    """Of two ranks that share experts; vLLM replays what lies between attentions."""
+    ranks = Partition(dp=2, ep=2)
+    prompt, decodes, idle = Batch.prefill([600]), Batch.decode([500] * 20), Batch.prefill([])
+    for engine in ("sglang", "vllm"):
+        replayed, eager = (
+            model_of("qwen3-30b-a3b", ranks, prompt_graph_sizes=sizes, gqa_kernel=gqa_kernel, host_engine=engine)
+            for sizes in ((640,), ())
+        )
+        divided, alone, decoded = (
+            replayed.price(batches) for batches in ((prompt, decodes), (prompt, idle), (decodes, decodes))
+        )
+        longest_ps = eager.price((prompt, decodes)).launch_ps
+        assert divided.launch_ps == (longest_ps if engine == "sglang" else alone.launch_ps)
+        assert alone.launch_ps < longest_ps / 3
+        assert decoded.launch_ps < longest_ps / 20
+
+
+def test_sparse_attention_between_graphs_is_launched_as_in_vllm() -> None:
+    """It was not measured in SGLang."""
+    own, theirs = (
+        model_of("deepseek-v3.2", experts_kernel="deep_gemm", prompt_graph_sizes=(640,), host_engine=engine)
+        for engine in ("sglang", "vllm")
+    )
+    assert own.launches(0).pieces_time == theirs.launches(0).pieces_time > 0

@@ -37,7 +37,7 @@ def rows_of(weights: WeightDtype) -> list[KernelRow]:
 def kernel_of(row: KernelRow, weights: WeightDtype) -> GroupedGemm:
     shape = float(row["rows"]), row["groups"], float(row["active_groups"]), row["n"], row["k"]
     layout = "contiguous" if weights == "bf16" else "gathered"
-    return GroupedGemm(*shape, weights, layout, is_shared=row.distribution in SHARED_BY)
+    return GroupedGemm(*shape, weights, layout, tokens=row["batch"], is_shared=row.distribution in SHARED_BY)
 
 
 @pytest.mark.parametrize(("weights", "count"), [("bf16", 880), ("fp8", 450)])

@@ -47,7 +47,15 @@ def test_measured_experts_are_priced_as_measured(part: str, is_shared: bool) -> 
     rows = shipped(part)
     for row in rows[:: len(rows) // 25]:
         own = GroupedGemm(
-            row["rows"], row["groups"], row["active_groups"], row["n"], row["k"], "bf16", "masked", is_shared=is_shared
+            row["rows"],
+            row["groups"],
+            row["active_groups"],
+            row["n"],
+            row["k"],
+            "bf16",
+            "masked",
+            tokens=row["batch"],
+            is_shared=is_shared,
         )
         priced = estimator.price(own)
         assert priced.source.startswith("measured")
@@ -58,12 +66,12 @@ def test_measured_experts_are_priced_as_measured(part: str, is_shared: bool) -> 
         assert 0.999 * shortest_us <= priced.time_us <= 1.001 * longest_us
 
 
-def test_untuned_tiles_of_few_shared_experts_take_longer_than_tuned_ones_of_all() -> None:
-    """16 tokens, 41 of 64 experts: 66 us on an H200, where the surface of tuned tiles has a sixth less."""
+def test_untuned_tiles_take_as_long_whether_the_rank_shares_its_experts_or_has_them_all() -> None:
+    """16 tokens, 41 of 64 experts: 66 us on an H200, measured of shared experts; no site of 64 others was measured."""
     estimator = select_estimator("auto", get_gpu("h200"), Precision())
     shared, own = (
-        estimator.price(GroupedGemm(65, 64, 41, 1536, 2048, "bf16", "masked", is_shared=flag)).time_us
+        estimator.price(GroupedGemm(65, 64, 41, 1536, 2048, "bf16", "masked", tokens=16.0, is_shared=flag)).time_us
         for flag in (True, False)
     )
     assert shared == pytest.approx(66, abs=1.5)
-    assert 0.7 < own / shared < 0.95
+    assert own == pytest.approx(shared, rel=0.05)

@@ -83,6 +83,7 @@ class Connector:
             begins_ps = self._follow(poster, posting, known_ps) - now_ps
         else:
             begins_ps = self._occupy(poster, posting, now_ps) - now_ps
+        begins_ps += posting.listing_ps
         graph = self._graph(flows, tokens, self._ready_ps(layers, now_ps, begins_ps), posting.flows_ps)
         first_ready_ps = 0
         if len(graph):

@@ -17,7 +17,7 @@ from netsim.units import PS_PER_US
 from vidur_pd._core import RunningIteration
 from vidur_pd.cluster.faults.recovery import NO_INSTANCE, STOOD_STILL
 from vidur_pd.config import SimulationConfig
-from vidur_pd.execution.clock import EventQueue
+from vidur_pd.execution.clock import EventQueue, Priority
 from vidur_pd.execution.instances.instance import Instance, Rank
 from vidur_pd.kv.transfer.delivery import Delivery
 from vidur_pd.kv.transfer.destinations import Destinations
@@ -99,7 +99,8 @@ class HandOver:
             self._give_up,
             has_costs=config.has_connector,
         )
-        self._polls = StepPolls() if self._connector.notices == "step_end" else None
+        notices = self._connector.notices
+        self._polls = None if notices == "at_once" else StepPolls(hears_at_once=notices == "step_begin")
         self._outcomes = outcomes
         self._transfers = OpenTransfers()
         self._choose_destination = choose_destination
@@ -139,8 +140,25 @@ class HandOver:
         if transfer.travels:
             self._mode.on_routed(transfer)
             is_reserved = self._destinations.is_reserved(transfer)
-            transfer.is_held_back = self._connector.room_before_prefill and is_reserved and not transfer.has_room
+            waits = is_reserved and (not transfer.has_room or self._connector.room_us > 0)
+            transfer.is_held_back = self._connector.room_before_prefill and waits
+            if transfer.is_held_back and transfer.has_room:
+                self._let_prefill(transfer)
         return not transfer.is_held_back
+
+    def _let_prefill(self, transfer: KvTransfer) -> None:
+        """The decode instance has blocks for a request: once its prefill instance knows, it may compute."""
+
+        def know() -> None:
+            if transfer.is_held_back and self._transfers.get(transfer.request) is transfer:
+                transfer.is_held_back = False
+                self._outcomes.may_prefill(transfer.request, transfer.source)
+
+        room_ps = round(self._connector.room_us * PS_PER_US)
+        if room_ps:
+            self._queue.schedule(self._queue.now_ps + room_ps, Priority.ARRIVAL, know)
+        else:
+            know()
 
     def launched(self, iteration: RunningIteration, now_ps: int) -> None:
         """A prefill instance begins an iteration, which computes chunks of prompts."""
@@ -204,8 +222,7 @@ class HandOver:
         for transfer in self._destinations.admit(instance):
             transfer.request.room_ps = self._queue.now_ps
             if transfer.is_held_back:
-                transfer.is_held_back = False
-                self._outcomes.may_prefill(transfer.request, transfer.source)
+                self._let_prefill(transfer)
             self._mode.on_room(transfer)
         if self._instances_do_both:
             for transfer in self._destinations.without_way(instance):

@@ -38,9 +38,11 @@ class Posting(NamedTuple):
     """Of the GPU that posts longest."""
     held_ps: int
     """Time for which steps of the engine stand still meanwhile."""
+    listing_ps: int
+    """To list all slots before, of the GPU that lists longest."""
 
 
-FREE: Final = Posting(None, 0, 0)
+FREE: Final = Posting(None, 0, 0, 0)
 
 
 class Places(NamedTuple):
@@ -70,18 +72,23 @@ class PostingCosts:
         """Time to post the KV of ``tokens``."""
         if self._ways is None or not len(flows.src):
             return FREE
-        template, descriptors = flows.template, self._descriptors_of(flows.template)
+        template = flows.template
+        descriptors = self._pieces_of(template, self._config.descriptor_tokens or self._memory.block_tokens)
         counts = template.descriptors(tokens, descriptors)
         of_pair = np.bincount(template.pair, weights=counts).astype(np.int64)[template.pair]
         places = self._places(flows)
-        each_ps, shares = np.zeros(len(counts)), np.zeros(len(counts))
+        each_ps, shares, slot_us = np.zeros(len(counts)), np.zeros(len(counts)), np.zeros(len(counts))
         for way, here in zip(self._ways, places.of_way, strict=True):
             if len(here):
                 each_ps[here] = _each_us(way, of_pair[here]) * PS_PER_US + _copy_ps(way, descriptors)
-                shares[here] = way.step_share
+                shares[here], slot_us[here] = way.step_share, way.slot_us
         posting_ps = np.rint(counts * each_ps).astype(np.int64)
         gpu_ps, held_ps = (int(np.bincount(places.gpu, posting_ps * share).max()) for share in (1.0, shares))
-        return Posting(posting_ps * places.at_once, gpu_ps, held_ps)
+        listing_ps = 0
+        if slot_us.any():
+            slots = template.descriptors(tokens, self._pieces_of(template, self._memory.block_tokens))
+            listing_ps = round(float(np.bincount(places.gpu, slots * slot_us).max()) * PS_PER_US)
+        return Posting(posting_ps * places.at_once, gpu_ps, held_ps, listing_ps)
 
     def _places_of(self, flows: simccl.KvFlows) -> Places:
         _, gpu = np.unique(flows.dst if self._config.posted_by == "decode" else flows.src, return_inverse=True)
@@ -89,9 +96,9 @@ class PostingCosts:
         is_within_node = flows.src // self._gpus_per_node == flows.dst // self._gpus_per_node
         return Places(gpu, pairs[gpu], (np.flatnonzero(~is_within_node), np.flatnonzero(is_within_node)))
 
-    def _descriptors_of(self, template: simccl.KvTemplate) -> simccl.Descriptors:
-        """Descriptors of the largest layer, whose size all have."""
-        tokens, regions = self._config.descriptor_tokens or self._memory.block_tokens, self._memory.regions
+    def _pieces_of(self, template: simccl.KvTemplate, tokens: int) -> simccl.Descriptors:
+        """Pieces of so many tokens of the largest layer, whose size all have."""
+        regions = self._memory.regions
         size_bytes = template.largest_token_bytes * tokens // regions or STATE_PIECE_BYTES
         return simccl.Descriptors(size_bytes, 0, regions)
 

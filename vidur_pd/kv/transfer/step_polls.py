@@ -1,4 +1,4 @@
-"""KV that has come to decode engines which look for it once in a step, and schedule it after that step."""
+"""KV that has come to decode engines which look for it once in a step."""
 
 from __future__ import annotations
 
@@ -24,10 +24,13 @@ class StepPolls:
 
     vLLM: the worker looks for finished transfers when it has launched a step (``get_finished``), and the scheduler
     hears of it with the results of this step. A step is launched when it is decided, which is one step ahead with
-    asynchronous scheduling. An engine without work looks all the time.
+    asynchronous scheduling. SGLang: the scheduler itself looks before it decides a step (``process_decode_queue``). An
+    engine without work looks all the time.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, hears_at_once: bool) -> None:
+        """``hears_at_once``: the step that is being decided may have what is found."""
+        self._hears_at_once = hears_at_once
         self._of_instance: defaultdict[int, list[ArrivedKv]] = defaultdict(list)
 
     def __len__(self) -> int:
@@ -48,6 +51,9 @@ class StepPolls:
         waiting = self._of_instance.get(instance.index)
         if not waiting:
             return []
+        if self._hears_at_once:
+            self._keep(instance, [])
+            return waiting
         ended = instance.iterations_ended
         noticed = [
             each
