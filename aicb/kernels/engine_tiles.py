@@ -8,6 +8,7 @@ site's entries are known; another site is taken to have those of the nearest one
 from __future__ import annotations
 
 import json
+from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -99,12 +100,8 @@ class EngineTiles:
     def of(self, shapes: Floats) -> Floats:
         """[shapes, 3] rows and columns of the tile, and whether it is tuned; ``shapes``: (experts, active experts, n,
         k, tokens, rows per active expert)."""
-        found = np.empty((len(shapes), 3))
-        sites, owner = np.unique(shapes[:, [0, 2, 3]], axis=0, return_inverse=True)
-        for number, (groups, n, k) in enumerate(sites.tolist()):
-            here = np.flatnonzero(owner.reshape(-1) == number)
+        found = []
+        for groups, n, k, tokens in shapes[:, [0, 2, 3, 4]].tolist():
             known = self.at_site((round(groups), round(n), round(k)))
-            places = np.searchsorted(known.up_to, shapes[here, 4])
-            found[here, :2] = np.array(known.tiles, dtype=np.float64)[places]
-            found[here, 2] = known.is_tuned
-        return found
+            found.append((*known.tiles[bisect_left(known.up_to, tokens)], known.is_tuned))
+        return np.array(found, dtype=np.float64)

@@ -6,6 +6,7 @@ depends on the size of its tiles, which engines choose by the batch (`aicb.kerne
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import numpy as np
@@ -23,6 +24,8 @@ LAUNCH_US, MEMORY_SHARE = 7.8, 1.03
 7.6 % median."""
 _MANY_TILES = 16
 """Tiles of an expert beyond which the mean no longer feels where they end."""
+_erf = np.frompyfunc(math.erf, 1, 1)
+"""SciPy's takes longer to import than all that are asked for here."""
 
 
 def gathered_reference(
@@ -73,9 +76,8 @@ def in_tiles_us(
 def filled_tiles(rows: Floats, height: Floats) -> Floats:
     """[shapes] mean tiles of an expert that gets so many rows by chance (normal, of equal variance and mean), at least
     one."""
-    from scipy.special import ndtr  # takes long to import, and few commands price experts
-
     ends = height[:, None] * np.arange(1, 2 * _MANY_TILES) + 0.5
     within = np.minimum(rows, _MANY_TILES * height)
-    by_chance = 1.0 + ndtr((within[:, None] - ends) / np.sqrt(within)[:, None]).sum(axis=1)
+    beyond = (within[:, None] - ends) / np.sqrt(2.0 * within)[:, None]
+    by_chance = 1.0 + (0.5 + 0.5 * np.asarray(_erf(beyond), dtype=np.float64)).sum(axis=1)
     return np.where(rows < _MANY_TILES * height, by_chance, rows / height + 0.5)
