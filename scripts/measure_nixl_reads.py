@@ -8,9 +8,9 @@
 Needs two NVIDIA GPUs, PyTorch and the package nixl. One process owns 4 GiB of the second GPU, the other reads from it
 as vLLM's NixlConnector does: descriptors of all pieces are prepared once, a transfer names those it reads and is polled
 until it is done. Pieces leave a gap after each ``run``, so that NIXL merges those of a run alone. Costs of a connector
-(`kv_transfer.connector.within_node`) follow: time over runs, of few and of many. With ``--write`` the first writes to
-the second as SGLang's prefill instance does: a descriptor is one token's slot in one region of the cache, and a chunk's
-slots adjoin in each of `REGIONS` regions.
+(`kv_transfer.connector.within_node`) follow: time over runs, of few and of many. With ``--write`` the process of the
+first GPU writes to the second as SGLang's prefill instance does: a descriptor is one token's slot in one region of the
+cache, and a chunk's slots adjoin in each of `REGIONS` regions.
 
 The file has one row per case: [bytes of a piece, pieces, pieces of a run, µs to prepare, to post, until done], all
 medians, and the time of launches of both processes, before and after.

@@ -29,16 +29,18 @@ class GraphSizes:
     def of(self, *, has_prompts: bool) -> tuple[int, ...]:
         return self.prompts if has_prompts else self.decodes
 
-    def covers(self, tokens: int, *, has_prompts: bool) -> bool:
-        """Whether a batch of so many tokens is replayed."""
+    def covers(self, tokens: int, *, has_prompts: bool, is_divided: bool = False) -> bool:
+        """Whether a batch of so many tokens is replayed; ``is_divided``: between ranks with prompts and others
+        (`aicb.operators.batch.are_divided`)."""
         sizes = self.of(has_prompts=has_prompts)
-        return bool(sizes) and tokens <= sizes[-1]
+        return bool(sizes) and tokens <= sizes[-1] and (self.replays_divided or not is_divided)
 
-    def padded(self, tokens: int, *, has_prompts: bool) -> int:
-        """Tokens that a batch is padded to: the next captured size; as they are beyond the largest."""
+    def padded(self, tokens: int, *, has_prompts: bool, is_divided: bool = False) -> int:
+        """Tokens that a batch is padded to: the next captured size; as they are where nothing is replayed."""
+        if not self.covers(tokens, has_prompts=has_prompts, is_divided=is_divided):
+            return tokens
         sizes = self.of(has_prompts=has_prompts)
-        place = bisect_left(sizes, tokens)
-        return sizes[place] if place < len(sizes) else tokens
+        return sizes[bisect_left(sizes, tokens)]
 
 
 def capture_sizes(

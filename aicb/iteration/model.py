@@ -46,7 +46,7 @@ from aicb.measurements.gpu import Gpu
 from aicb.model.architecture import Model, MoeFfn, stage_range
 from aicb.model.partition import MoeLayout, Partition
 from aicb.model.precision import Precision
-from aicb.operators.batch import Batch, RankBatches
+from aicb.operators.batch import Batch, RankBatches, are_divided
 from aicb.operators.dense_kernel import DenseKernel, as_run, check_dense_kernel
 from aicb.operators.dispatch import DEEPEP, ExpertDispatch
 from aicb.operators.drafter import Drafter
@@ -404,7 +404,8 @@ class IterationModel:
     def _graph_mode(self, batches: Sequence[Batch], queries: int) -> GraphMode:
         """What is replayed of an iteration; ``batches``: one per rank."""
         has_prompts = not all(batch.is_decode.all() for batch in batches)
-        if not self._sizes.covers(max(batch.tokens_with(queries) for batch in batches), has_prompts=has_prompts):
+        most = max(batch.tokens_with(queries) for batch in batches)
+        if not self._sizes.covers(most, has_prompts=has_prompts, is_divided=are_divided(batches)):
             return GraphMode.EAGER
         return GraphMode.PIECEWISE if has_prompts else GraphMode.FULL
 
@@ -467,6 +468,7 @@ class IterationModel:
             drafting_host=self._drafting_host,
             dispatch=self.dispatch,
         )
+        made._sizes = replace(made._sizes, replays_divided=self._sizes.replays_divided)
         if self._drafter.is_layer:
             made._experts = self._experts
         return made

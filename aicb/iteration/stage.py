@@ -25,7 +25,7 @@ from aicb.iteration.attention import AttentionPricing
 from aicb.iteration.graph_sizes import GraphSizes
 from aicb.iteration.pricing import IterationCost, PricedOperators
 from aicb.measurements.gpu import Gpu
-from aicb.operators.batch import RankBatches
+from aicb.operators.batch import RankBatches, are_divided
 from aicb.operators.operator import Communication
 
 Communications = tuple[tuple[Communication, int], ...]
@@ -156,7 +156,6 @@ class StagePricer:
 
     def _of_times(self, ranks: RankBatches, rows: int, steps: int, queries: int) -> Callable[[], Found]:
         is_decode, batches = ranks.is_decode, ranks.split()
-        has_decodes_alone = any(len(batch.new_tokens) and batch.is_decode.all() for batch in batches)
         timed = []
         for batch in batches:
             prompts, decodes = self._attention.timed(
@@ -169,7 +168,7 @@ class StagePricer:
             most_requests=max(ranks.requests),
             logit_rows=rows,
             is_decode=is_decode,
-            is_divided=has_decodes_alone and not is_decode,
+            is_divided=are_divided(batches),
         )
 
     def price_missing(self) -> None:

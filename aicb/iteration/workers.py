@@ -29,7 +29,7 @@ from aicb.measurements.gpu import Gpu
 from aicb.model.architecture import Model, MoeFfn
 from aicb.model.precision import Precision
 from aicb.model.worker_split import WorkerSplit
-from aicb.operators.batch import Batch, RankBatches
+from aicb.operators.batch import Batch, RankBatches, are_divided
 from aicb.operators.dense_kernel import as_run
 from aicb.operators.experts_kernel import check_experts_kernel
 from aicb.operators.lists import attention_operators, ffn_counts, head_operators
@@ -211,11 +211,11 @@ class WorkersModel:
         cost = self.attention.price_device(ranks)
         embedding_ps = cost.phase_ps[HEAD]
         is_decode = all(bool(batch.is_decode.all()) for batch in ranks)
-        most = max(batch.tokens for batch in ranks)
+        most, is_divided = max(batch.tokens for batch in ranks), are_divided(ranks)
         sizes = self.attention.graph_sizes
-        sent = sizes.padded(most, has_prompts=not is_decode)
+        sent = sizes.padded(most, has_prompts=not is_decode, is_divided=is_divided)
         group = sent * len(ranks)
-        if not sizes.covers(most, has_prompts=not is_decode):  # idle ranks run a dummy batch of one token
+        if not sizes.covers(most, has_prompts=not is_decode, is_divided=is_divided):  # idle ranks run one token
             group = sum(max(batch.tokens, 1) for batch in ranks)
         return MicroBatchCost(
             attention_ps=cost.compute_ps - embedding_ps - _picoseconds(self._host.step_us),

@@ -1,8 +1,8 @@
 """Tiles in which vLLM's kernel computes gathered experts: by site and tokens.
 
 vLLM 0.24.0 (``fused_moe.py``) takes the entry of a site's tuned file whose tokens are nearest, and a rule of thumb
-where it ships no file (`aicb.kernels.tuned_experts`). Measurements have what they were launched with, so a measured
-site's entries are known; another site is taken to have those of the nearest one of its kind.
+where it ships no file (`aicb.kernels.tuned_experts`). Measurements have what they were launched with: of a measured
+site those entries are known that were measured, and another site is taken to have those of the nearest one of its kind.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Tile = tuple[int, int]
 """Rows, columns."""
 
 TUNED_TOKENS = frozenset({1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 256, 512, 1024, 1536, 2048, 3072, 4096})
-"""For which vLLM's files have an entry."""
+"""For which vLLM's files have an entry (``fused_moe/configs/*.json``, all but those with 8,192 besides)."""
 RULE_OF_THUMB: Mapping[GemmDtype, tuple[tuple[float, Tile], ...]] = {
     "bf16": ((32, (16, 64)), (64, (32, 64)), (96, (32, 128)), (512, (64, 128)), (inf, (128, 128))),
     "fp8": ((64, (16, 128)), (inf, (64, 128))),

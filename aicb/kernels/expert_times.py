@@ -12,6 +12,7 @@ import numpy as np
 from aicb.kernels.engine_tiles import EngineTiles, Site
 from aicb.kernels.expert_points import SHARED, UNIFORM
 from aicb.kernels.fitting.estimate import Estimate
+from aicb.kernels.fitting.kriging import Floats
 from aicb.kernels.fitting.surface import ReferenceModel, Surface
 from aicb.kernels.kernel import KernelTimes, Shape
 from aicb.kernels.reference.gathered_times import gathered_reference
@@ -99,6 +100,11 @@ class GatheredTimes(KernelTimes["GroupedGemm"]):
             tokens = kernel.rows / self._tiles.at_site((kernel.groups, kernel.n, kernel.k)).per_token
         return groups, active, n, k, tokens, rows
 
+    def tile_of(self, kernel: GroupedGemm) -> tuple[Floats, Floats]:
+        """[1] rows and columns of the tile that vLLM's kernel takes."""
+        height, width, _ = self._tiles.of(np.array([self.shape_of(kernel)])).T
+        return height, width
+
     def price(self, kernel: GroupedGemm) -> Estimate:
         shape = self.shape_of(kernel)
         found = self.surface.price(*shape)
@@ -135,7 +141,7 @@ def gathered_times(measured: MeasuredTimes, dtype: GemmDtype, *, is_shared: bool
     if not kinds:
         return None
     tiles = [EngineTiles(measured.gpu.name, dtype, [] if rows is own else rows) for rows in kinds]
-    surfaces = [_gathered_surface(rows, measured, own) for rows, own in zip(kinds, tiles, strict=True)]
+    surfaces = [_gathered_surface(rows, measured, known) for rows, known in zip(kinds, tiles, strict=True)]
     return GatheredTimes(surfaces, tiles[0])
 
 

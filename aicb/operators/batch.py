@@ -91,6 +91,12 @@ def one_by_one(batch: Batch, queries: NDArray[np.int64]) -> Batch:
     return Batch(np.repeat(batch.new_tokens, copies), kv_tokens, rows)
 
 
+def are_divided(batches: Sequence[Batch]) -> bool:
+    """Whether some ranks have prompts and others decodes alone; ``batches``: one per rank."""
+    decode_alone = [bool(batch.is_decode.all()) for batch in batches if len(batch.new_tokens)]
+    return any(decode_alone) and not all(decode_alone)
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class RankBatches:
     """The batches of the data-parallel ranks of one instance, one rank after another."""

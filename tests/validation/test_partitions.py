@@ -381,11 +381,15 @@ def test_tensor_parallel_mla_runs_as_measured_with_few_requests_too() -> None:
     assert np.mean([abs(row.error) for row in rows]) <= 0.06
 
 
+@pytest.mark.xfail(strict=True, raises=AssertionError, reason="6.03 %, blind 5.9: a host that was slower meanwhile")
 def test_four_ranks_run_as_measured() -> None:
-    """Qwen3-30B-A3B, TP 4, blind but for FlashInfer's all-reduce. With the host file of the engine prompts and decodes
-    are 6.03 % off together (blind 5.9), TTFT, TPOT and E2E 12, 3.5 and 3.5 % (13, 5.7 and 4.2)."""
+    """Qwen3-30B-A3B, TP 4, blind but for FlashInfer's all-reduce, with the host file of the engine."""
     prompts, decodes = compare_prompts(FOUR_RANKS, OWN), compare_decodes(FOUR_RANKS, OWN)
-    assert np.mean([abs(row.error) for row in (*prompts, *decodes)]) == pytest.approx(0.0603, abs=0.0005)
+    assert np.mean([abs(row.error) for row in (*prompts, *decodes)]) <= 0.06
+
+
+def test_four_ranks_serve_as_measured() -> None:
+    """TTFT, TPOT and E2E 12, 3.5 and 3.5 % off (blind 13, 5.7 and 4.2)."""
     served = [row for run in H200_RUNS for row in compare_serving(FOUR_RANKS, run, OWN)]
     for latency, limit in LIMITS.items():
         errors = [abs(row.error) for row in served if row.name.endswith(f"{latency} mean")]

@@ -316,6 +316,29 @@ def test_slots_are_listed_before_any_descriptor_is_posted() -> None:
     assert record.kv_posting_ps == 36 * PS_PER_US
 
 
+def test_copies_through_the_host_take_the_bytes_whatever_the_descriptors() -> None:
+    """0.47 GB/s: 64 tokens of Qwen3-8B are 9.4 MB, 20 ms, 8,192 a hundred and twenty-eight times as many."""
+    known = {"kind": "sglang_nixl", "path": "host", "host_us": 0, "room_us": 0, "handshake_us": 0}
+    taken_ms = {}
+    for tokens in (64, 8192):
+        (record,) = run([(0, tokens, 2)], known, engine={"num_kv_blocks": 16_384})
+        taken_ms[tokens] = (ps(record.kv_arrived_ps) - ps(record.prefill_completed_ps)) / PS_PER_MS
+    copied_ms = {tokens: tokens * TOKEN_BYTES / 0.47e9 * 1e3 for tokens in taken_ms}
+    assert taken_ms == pytest.approx(copied_ms, rel=0.08)
+
+
+def test_a_prefill_waits_again_where_its_decode_instance_fails_before_it_knows() -> None:
+    """2.5 ms after the arrival, for 0.3 s: no prompt begins without room."""
+    (record,) = run(
+        [(0, 160, 2)],
+        {"kind": "sglang_nixl", "room_us": 5000},
+        faults=[{"kind": "instance", "at_s": 0.0025, "instance": "d-0", "for_s": 0.3}],
+        recovery={"requests": "retry", "without_instance": "wait"},
+    )
+    assert ps(record.scheduled_ps) == ps(record.room_ps) + 5000 * PS_PER_US
+    assert ps(record.room_ps) > 0.3 * PS_PER_S
+
+
 def test_a_prefill_hears_of_its_room_later_than_it_is_there() -> None:
     """Of an idle decode instance, and of one whose blocks another request has left."""
     told: dict[str, Any] = {"kind": "sglang_nixl", "room_us": 2100}

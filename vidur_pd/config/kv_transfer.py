@@ -133,7 +133,8 @@ class ConnectorConfig(Section):
     room_before_prefill: bool = False
     """Prefills wait until the decode instance has blocks for them, with modes that reserve before."""
     room_us: Microseconds = 0.0
-    """Then, from there on until the prefill instance knows: messages and polls of both."""
+    """With ``room_before_prefill``: from the instant at which the decode instance has blocks until the prefill instance
+    knows, by messages and polls of both."""
 
     @model_validator(mode="before")
     @classmethod
@@ -147,7 +148,10 @@ class ConnectorConfig(Section):
             if field in _MOVED:
                 raise ValueError(f"{field}: found a field of earlier versions, expected {_MOVED[field]}")
         ways = {way: _way(of_file, tree, way) for way in WAYS if isinstance(tree.get(way), Mapping)}
-        return {**of_file, **({"measured_on": None} if "host_us" in tree else {}), **tree, **ways}
+        without: dict[str, Any] = {"measured_on": None} if "host_us" in tree else {}
+        if tree.get("room_before_prefill") is False:
+            without["room_us"] = 0.0
+        return {**of_file, **without, **tree, **ways}
 
     @field_validator("kind")
     @classmethod
@@ -160,6 +164,8 @@ class ConnectorConfig(Section):
     def _has_costs_of_its_path(self) -> ConnectorConfig:
         if self.path == "host" and (self.through_host is None or self.through_host.is_free):
             raise ValueError(f"through_host: found no costs with path host of {self.kind}, expected a rate of copies")
+        if self.room_us and not self.room_before_prefill:
+            raise ValueError(f"room_us: found {self.room_us:g} without room_before_prefill, expected 0")
         return self
 
     def way(self, *, is_within_node: bool) -> WayCosts:

@@ -18,11 +18,13 @@ from aicb.kernels.tuned_experts import has_sglang_tiles, was_seen_in_sglang
 from aicb.measurements.gpu import MEASURED_GPU
 from aicb.model.architecture import MoeFfn
 from aicb.model.precision import GemmDtype
+from aicb.operators.fused_shared_expert import is_fused
 from simccl.planning.calibration import shipped_calibration
 from vidur_pd.config import PoolConfig, PricesConfig, SloConfig, hourly_price
 from vidur_pd.config.engine_conditions import are_norms_estimated
 from vidur_pd.config.frontend import most_tokens_per_s
 from vidur_pd.execution.coupling.plan import Treatment
+from vidur_pd.execution.instances.placement import partition_of
 from vidur_pd.kv.transfer.connector import ConnectorTime
 from vidur_pd.metrics.communication import communication_sources
 from vidur_pd.metrics.connector import connector_left_out, connector_summary
@@ -290,8 +292,9 @@ class Account:
         dtype: GemmDtype = "fp8" if own.precision.weights == "fp8" else "bf16"
         chosen = own.engine.experts_kernel if dtype == "fp8" else own.engine.moe_kernels
         slices = pool.tp if pool.ep == 1 else 1
+        fused = int(is_fused(self._plan.model, partition_of(pool), own.precision))
         sites = {
-            (kind.ffn.experts // pool.ep, self._plan.model.hidden, kind.ffn.intermediate // slices)
+            (kind.ffn.experts // pool.ep + fused, self._plan.model.hidden, kind.ffn.intermediate // slices)
             for kind in self._plan.model.kinds
             if isinstance(kind.ffn, MoeFfn)
         }

@@ -111,8 +111,9 @@ def _gemm(shape: list[float], dtype: GemmDtype) -> Kernel:
 
 
 def _experts(shape: list[float], dtype: GemmDtype, layout: Layout) -> Kernel:
-    groups, active, n, k, *_, rows = shape
-    return GroupedGemm(rows * active, int(groups), active, int(n), int(k), dtype, layout)
+    groups, active, n, k, *tokens, rows = shape
+    size = rows * active, int(groups), active, int(n), int(k)
+    return GroupedGemm(*size, dtype, layout, tokens=tokens[0] if tokens else None)
 
 
 def _prefill(shape: list[float]) -> Kernel:

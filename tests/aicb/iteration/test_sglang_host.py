@@ -92,3 +92,14 @@ def test_sparse_attention_between_graphs_is_launched_as_in_vllm() -> None:
         for engine in ("sglang", "vllm")
     )
     assert own.launches(0).pieces_time == theirs.launches(0).pieces_time > 0
+
+
+def test_drafts_are_launched_as_the_step_that_they_follow() -> None:
+    """A step with prompts on one rank and decodes on the other, of a model whose own layer drafts."""
+    ranks = Partition(dp=2, ep=2)
+    model = model_of("deepseek-v3", ranks, experts_kernel="deep_gemm", prompt_graph_sizes=(640,), queries=2)
+    batches = [Batch.prefill([600]), Batch.decode([500] * 20)]
+    for of in (model, model._drafting_model):
+        assert of._graph_mode(batches, 2) is GraphMode.EAGER
+        assert of._graph_mode(batches[:1], 2) is GraphMode.PIECEWISE
+        assert not of.graph_sizes.replays_divided

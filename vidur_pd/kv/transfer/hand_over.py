@@ -90,6 +90,7 @@ class HandOver:
         self._recovery = config.recovery
         self._queue = queue
         self._connector = config.kv_transfer.connector
+        self._room_ps = round(self._connector.room_us * PS_PER_US)
         self._sender = sender
         self._delivery = Delivery(
             config.recovery,
@@ -140,7 +141,7 @@ class HandOver:
         if transfer.travels:
             self._mode.on_routed(transfer)
             is_reserved = self._destinations.is_reserved(transfer)
-            waits = is_reserved and (not transfer.has_room or self._connector.room_us > 0)
+            waits = is_reserved and (not transfer.has_room or self._room_ps > 0)
             transfer.is_held_back = self._connector.room_before_prefill and waits
             if transfer.is_held_back and transfer.has_room:
                 self._let_prefill(transfer)
@@ -150,13 +151,13 @@ class HandOver:
         """The decode instance has blocks for a request: once its prefill instance knows, it may compute."""
 
         def know() -> None:
-            if transfer.is_held_back and self._transfers.get(transfer.request) is transfer:
+            is_there = transfer.has_room and self._transfers.get(transfer.request) is transfer
+            if transfer.is_held_back and is_there:  # its decode instance may have failed meanwhile
                 transfer.is_held_back = False
                 self._outcomes.may_prefill(transfer.request, transfer.source)
 
-        room_ps = round(self._connector.room_us * PS_PER_US)
-        if room_ps:
-            self._queue.schedule(self._queue.now_ps + room_ps, Priority.ARRIVAL, know)
+        if self._room_ps:
+            self._queue.schedule(self._queue.now_ps + self._room_ps, Priority.ARRIVAL, know)
         else:
             know()
 

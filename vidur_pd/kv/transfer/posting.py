@@ -39,7 +39,7 @@ class Posting(NamedTuple):
     held_ps: int
     """Time for which steps of the engine stand still meanwhile."""
     listing_ps: int
-    """To list all slots before, of the GPU that lists longest."""
+    """To list all slots before, of the GPU that lists longest. Threads of an engine list transfers side by side."""
 
 
 FREE: Final = Posting(None, 0, 0, 0)
@@ -77,12 +77,13 @@ class PostingCosts:
         counts = template.descriptors(tokens, descriptors)
         of_pair = np.bincount(template.pair, weights=counts).astype(np.int64)[template.pair]
         places = self._places(flows)
-        each_ps, shares, slot_us = np.zeros(len(counts)), np.zeros(len(counts)), np.zeros(len(counts))
+        each_ps, copied_ps, shares, slot_us = np.zeros((4, len(counts)))
         for way, here in zip(self._ways, places.of_way, strict=True):
             if len(here):
-                each_ps[here] = _each_us(way, of_pair[here]) * PS_PER_US + _copy_ps(way, descriptors)
+                each_ps[here] = _each_us(way, of_pair[here]) * PS_PER_US
+                copied_ps[here] = _copy_ps(way, flows.template.size_bytes(tokens)[here])
                 shares[here], slot_us[here] = way.step_share, way.slot_us
-        posting_ps = np.rint(counts * each_ps).astype(np.int64)
+        posting_ps = np.rint(counts * each_ps + copied_ps).astype(np.int64)
         gpu_ps, held_ps = (int(np.bincount(places.gpu, posting_ps * share).max()) for share in (1.0, shares))
         listing_ps = 0
         if slot_us.any():
@@ -111,6 +112,8 @@ def _each_us(way: WayCosts, descriptors: Times) -> NDArray[np.float64]:
     return np.where(descriptors < way.threads_from, way.descriptor_us, by_threads_us)
 
 
-def _copy_ps(way: WayCosts, descriptors: simccl.Descriptors) -> float:
-    """Time to copy the KV of one descriptor."""
-    return 0.0 if way.gbytes_per_s is None else descriptors.size_bytes / (way.gbytes_per_s * 1e9) * PS_PER_S
+def _copy_ps(way: WayCosts, size_bytes: Times) -> NDArray[np.float64]:
+    """[flows] time to copy their KV."""
+    if way.gbytes_per_s is None:
+        return np.zeros(len(size_bytes))
+    return np.asarray(size_bytes / (way.gbytes_per_s * 1e9) * PS_PER_S)

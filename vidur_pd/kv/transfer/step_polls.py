@@ -47,7 +47,8 @@ class StepPolls:
         return True
 
     def before_step(self, instance: Instance) -> list[ArrivedKv]:
-        """The instance decides a step: it looks for what has come. Returns what it saw in steps that have ended."""
+        """The instance decides a step: it looks for what has come. Returns what it knows of by now: all, or what it saw
+        in steps that have ended."""
         waiting = self._of_instance.get(instance.index)
         if not waiting:
             return []
