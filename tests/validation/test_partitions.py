@@ -305,13 +305,18 @@ def test_four_more_whole_models_run_as_measured_with_a_host_file_of_their_engine
     assert np.mean([abs(row.error) for row in rows]) <= 0.06
 
 
+WORST_DECODES = {("h200-tp2-mixtral-8x7b", "decode of 4 x 16000")}
+"""8.7 % slow (blind 7.7)."""
+
+
 @pytest.mark.parametrize("server", WITH_FLASHINFER)
 def test_their_decodes_are_as_measured_up_to_contexts_of_16000_tokens(server: str) -> None:
-    """1.0 to 3.2 % off in the mean (blind 1.1 to 3.0), at worst 8.7: four requests of Mixtral, else 6.7."""
-    errors = [abs(row.error) for row in compare_decodes(server)]
-    assert len(errors) == 12
-    assert np.mean(errors) <= 0.035
-    assert max(errors) <= (0.09 if "mixtral" in server else 0.07)
+    """1.0 to 3.2 % off in the mean (blind 1.1 to 3.0), at worst 6.7 besides."""
+    rows = compare_decodes(server)
+    assert len(rows) == 12
+    assert np.mean([abs(row.error) for row in rows]) <= 0.035
+    for row in rows:
+        assert (abs(row.error) <= 0.08) != ((server, row.name) in WORST_DECODES), f"{row.name}: {row.error:.1%}"
 
 
 @pytest.mark.parametrize("host", [OWN, THEN])
@@ -333,8 +338,10 @@ MORE_MISSES = {
     (FP8_QWEN, THEN): {"tpot", "e2e"},
 }
 """Launches 10 to 40 % slower than in the loads of the host file; prompts that reach fewer experts than are priced."""
-MORE_DECODES = {HYBRID_AGAIN: (0.03, 0.08), FP8_QWEN: (0.02, 0.035), SHARED_DEEPSEEK: (0.04, 0.055)}
+MORE_DECODES = {HYBRID_AGAIN: (0.03, 0.08), FP8_QWEN: (0.02, 0.03), SHARED_DEEPSEEK: (0.04, 0.055)}
 """Errors in the mean and at worst."""
+MORE_WORST_DECODES = {(FP8_QWEN, "decode of 32 x 512")}
+"""3.3 % slow."""
 
 
 @pytest.mark.parametrize("server", THREE_MORE)
@@ -344,10 +351,10 @@ def test_three_more_engines_decode_as_measured(server: str) -> None:
     rows = compare_decodes(server)
     if server == SHARED_DEEPSEEK:
         rows = [row for row in rows if int(row.name.split()[2]) >= 32]
-    errors = [abs(row.error) for row in rows]
     mean, worst = MORE_DECODES[server]
-    assert np.mean(errors) <= mean
-    assert max(errors) <= worst
+    assert np.mean([abs(row.error) for row in rows]) <= mean
+    for row in rows:
+        assert (abs(row.error) <= worst) != ((server, row.name) in MORE_WORST_DECODES), f"{row.name}: {row.error:.1%}"
 
 
 @pytest.mark.parametrize("server", THREE_MORE)
@@ -396,13 +403,22 @@ def test_four_ranks_serve_as_measured() -> None:
         assert np.mean(errors) <= limit, latency
 
 
-def test_decodes_of_four_ranks_are_as_measured_unless_the_host_was_slower_meanwhile() -> None:
-    """Two were taken while its host prepared 1.8 times as long as in the rows before, by its stamps."""
+def decodes_of_four_ranks() -> list[float]:
+    """Errors of all but two that were taken while the host prepared 1.8 times as long as in the rows before, by its
+    stamps."""
     slower = ("decode of 1 x 4096", "decode of 8 x 4096")
-    rows = [row for row in compare_decodes(FOUR_RANKS, OWN) if row.name not in slower]
-    assert len(rows) == 8
-    assert max(abs(row.error) for row in rows) <= 0.055
-    assert np.mean([abs(row.error) for row in rows]) <= 0.026
+    errors = [abs(row.error) for row in compare_decodes(FOUR_RANKS, OWN) if row.name not in slower]
+    assert len(errors) == 8
+    return errors
+
+
+def test_no_decode_of_four_ranks_is_far_off_unless_the_host_was_slower_meanwhile() -> None:
+    assert max(decodes_of_four_ranks()) <= 0.055
+
+
+@pytest.mark.xfail(strict=True, raises=AssertionError, reason="2.54 %")
+def test_decodes_of_four_ranks_are_as_measured_in_the_mean_unless_the_host_was_slower_meanwhile() -> None:
+    assert np.mean(decodes_of_four_ranks()) <= 0.025
 
 
 LLAMA_70B, GPT_OSS = TWO_LARGE

@@ -12,7 +12,7 @@ DECODES_MOST = {
     "tp1-qwen3-8b": 0.04,
     "tp1-qwen3-30b-a3b": 0.03,
     "tp1-qwen3-30b-a3b-fp8": 0.03,
-    "tp1-deepseek-v3-l8": 0.045,
+    "tp1-deepseek-v3-l8": 0.04,
     "tp2-qwen3-30b-a3b": 0.065,
     "tp2-deepseek-v3-l8": 0.065,
     SHARED_EXPERTS: 0.045,
@@ -21,25 +21,27 @@ LOADS_MOST = {
     "tp1-qwen3-8b": 0.045,
     "tp1-qwen3-30b-a3b": 0.05,
     "tp1-qwen3-30b-a3b-fp8": 0.055,
-    "tp1-deepseek-v3-l8": 0.16,
+    "tp1-deepseek-v3-l8": 0.1,
     "tp2-qwen3-30b-a3b": 0.08,
     "tp2-deepseek-v3-l8": 0.205,
     SHARED_EXPERTS: 0.12,
 }
+MISSES = {("tp1-deepseek-v3-l8", load) for load in (DECODES, "serve_6.0", "serve_12.0")}
+"""4.03 %; 13 and 16 %, as prompts are launched on two workers, of whom the slower counts."""
 
 
 @pytest.mark.parametrize("name", ENGINES)
 def test_steady_decodes_are_met(name: str) -> None:
     """Of tensor-parallel ones those of one request, up to 18 % slow, are the worst."""
-    assert mean_error(compare(name, DECODES)) < DECODES_MOST[name]
+    assert (mean_error(compare(name, DECODES)) < DECODES_MOST[name]) != ((name, DECODES) in MISSES)
 
 
 @pytest.mark.parametrize("name", ENGINES)
 def test_loads_are_met_at_the_speed_of_their_host(name: str) -> None:
-    """DeepSeek's prompts are launched kernel by kernel, each in 22 to 40 ms by two workers, of whom the slower counts;
+    """DeepSeek's prompts are launched kernel by kernel, each in 22 to 40 ms by two workers;
     at the median of 24 they are 10 to 20 % fast."""
     for load in engine_of(name).comparable_loads:
-        assert mean_error(compare(name, load, THEN)) < LOADS_MOST[name], load
+        assert (mean_error(compare(name, load, THEN)) < LOADS_MOST[name]) != ((name, load) in MISSES), load
 
 
 @pytest.mark.parametrize("name", ENGINES)
@@ -50,7 +52,8 @@ def test_prompts_of_up_to_8192_tokens_are_met(name: str) -> None:
     long = [row for row in prompts if int(row.name.rpartition(" ")[2]) >= 2048]
     assert len(long) == 3
     assert mean_error(long) < 0.095
-    assert all(-0.36 < row.error < 0.12 for row in prompts)
+    least = -0.36 if name == SHARED_EXPERTS else -0.25
+    assert all(least < row.error < 0.12 for row in prompts)
 
 
 def test_steps_with_prompts_on_one_rank_and_decodes_on_the_other_are_launched_kernel_by_kernel() -> None:
