@@ -121,6 +121,7 @@ def _ended(order: dict[str, object]) -> dict[str, object]:
         child = os.fork()
         if child == 0:
             signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored where the tests run in the background
+            signal.signal(signal.SIGHUP, signal.SIG_DFL)  # ignored under nohup
             os.chdir(str(order["folder"]))
             _become(list(map(str, order["argv"])), said.fileno())  # type: ignore[call-overload]
         was_running = False
