@@ -16,8 +16,9 @@ import gzip
 import json
 import sys
 import tempfile
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -156,6 +157,22 @@ def _config(pair: str, run: str, host: str, folder: Path, connector: dict[str, A
             file = folder / f"{pool}.yaml"
             file.write_text(yaml.safe_dump({"source": pair, **times}), encoding="utf-8")
             hosts[pool] = str(file)
+    engine = {
+        "framework": "vllm",
+        "version": "0.24.0",
+        "max_model_len": 32768,
+        "max_seqs": 256,
+        "gpu_memory_utilization": 0.85,
+        "prefix_caching": False,
+        **found.get("engine", {}),
+    }
+    return pair_config(model, engine, {"kind": "nixl", **connector}, hosts)
+
+
+def pair_config(
+    model: str, engine: Mapping[str, Any], connector: str | Mapping[str, Any], hosts: Mapping[str, str]
+) -> SimulationConfig:
+    """A prefill and a decode H200 in one node; its workload is replaced by that of a run. ``hosts``: by pool."""
     return SimulationConfig.model_validate(
         {
             "model": model,
@@ -168,32 +185,29 @@ def _config(pair: str, run: str, host: str, folder: Path, connector: dict[str, A
             },
             "cluster": {
                 "topology": {"kind": "rail_optimized", "gpus_per_node": 2},
-                "pools": [{"name": pool, "role": pool, "engine": {"host": file}} for pool, file in hosts.items()],
+                "pools": [{"name": pool, "role": pool, "engine": {"host": host}} for pool, host in hosts.items()],
             },
-            "engine": {
-                "framework": "vllm",
-                "version": "0.24.0",
-                "max_model_len": 32768,
-                "max_seqs": 256,
-                "gpu_memory_utilization": 0.85,
-                "prefix_caching": False,
-                **found.get("engine", {}),
-            },
-            "kv_transfer": {"connector": {"kind": "nixl", **connector}},
+            "engine": engine,
+            "kv_transfer": {"connector": connector},
         }
     )
 
 
+def print_runs(compared: Callable[[str], list[Mean]]) -> None:
+    """Prints the comparisons of all runs; ``compared``: of one."""
+    print(f"{'run':<12}{'metric':>10}{'measured ms':>13}{'simulated ms':>14}{'error':>9}")
+    for run in (*(f"iso{tokens}" for tokens in ISOLATED_TOKENS), *LOADS):
+        for row in compared(run):
+            times = f"{row.measured_ms:>13.2f}{row.simulated_ms:>14.2f}"
+            print(f"{row.run:<12}{row.name:>10}{times}{100 * row.error:>8.1f}%")
+
+
 def main() -> int:
     """Prints all comparisons."""
-    print(f"{'run':<12}{'metric':>10}{'measured ms':>13}{'simulated ms':>14}{'error':>9}")
     for pair, hosts in PAIRS.items():
         for host in hosts:
             print(f"{pair} on host {host}")
-            for run in (*(f"iso{tokens}" for tokens in ISOLATED_TOKENS), *LOADS):
-                for row in compare(run, pair, host):
-                    times = f"{row.measured_ms:>13.2f}{row.simulated_ms:>14.2f}"
-                    print(f"{row.run:<12}{row.name:>10}{times}{100 * row.error:>8.1f}%")
+            print_runs(partial(compare, pair=pair, host=host))
     return 0
 
 

@@ -20,13 +20,11 @@ from typing import Any
 
 import numpy as np
 
-from tests.validation.pd_vs_engine import FOLDER, ISOLATED_TOKENS, LOADS, Mean, Rows, workload_of
-from vidur_pd.config import SimulationConfig
+from tests.validation.pd_vs_engine import DEFAULT, FOLDER, Mean, Rows, pair_config, print_runs, workload_of
 from vidur_pd.metrics.requests import NEVER, RequestTable, seconds
 from vidur_pd.simulation.api import simulate
 
 PAIR = "sglang-nixl-qwen3-8b-1p1d"
-RUNS = (*(f"iso{tokens}" for tokens in ISOLATED_TOKENS), *LOADS)
 
 
 @cache
@@ -40,24 +38,8 @@ def measured_runs() -> dict[str, Rows]:
 @cache
 def replay(run: str, connector: str = "sglang_nixl") -> RequestTable:
     """The requests of a simulated run, in the order of the measurement."""
-    config = SimulationConfig.model_validate(
-        {
-            "model": "qwen3-8b",
-            "hardware": "h200",
-            "workload": {
-                "kind": "synthetic",
-                "requests": 1,
-                "arrivals": {"kind": "static"},
-                "lengths": {"kind": "fixed", "prefill": 1, "decode": 1},
-            },
-            "cluster": {
-                "topology": {"kind": "rail_optimized", "gpus_per_node": 2},
-                "pools": [{"name": role, "role": role} for role in ("prefill", "decode")],
-            },
-            "engine": {"framework": "sglang", "version": "0.5.23", "max_model_len": 32768, "max_seqs": 288},
-            "kv_transfer": {"connector": connector},
-        }
-    )
+    engine = {"framework": "sglang", "version": "0.5.23", "max_model_len": 32768, "max_seqs": 288}
+    config = pair_config("qwen3-8b", engine, connector, dict.fromkeys(("prefill", "decode"), DEFAULT))
     table = simulate(config, workload_of(run, measured_runs()[run])).table
     return table.in_order_of_arrival().rows(slice(1, None))
 
@@ -83,11 +65,7 @@ def compare(run: str, connector: str = "sglang_nixl") -> list[Mean]:
 
 def main() -> int:
     """Prints all comparisons."""
-    print(f"{'run':<12}{'metric':>10}{'measured ms':>13}{'simulated ms':>14}{'error':>9}")
-    for run in RUNS:
-        for row in compare(run):
-            times = f"{row.measured_ms:>13.2f}{row.simulated_ms:>14.2f}"
-            print(f"{row.run:<12}{row.name:>10}{times}{100 * row.error:>8.1f}%")
+    print_runs(compare)
     return 0
 
 
