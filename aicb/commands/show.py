@@ -122,7 +122,9 @@ def show(
     acceptance: Annotated[
         float | None, typer.Option(help="Probability that a draft is accepted: by default that of DeepSeek's layer.")
     ] = None,
-    experts_kernel: Annotated[str, typer.Option(help="Of fp8 experts: deep_gemm, flashinfer or triton.")] = "deep_gemm",
+    experts_kernel: Annotated[
+        str, typer.Option(help="Of fp8 experts: deep_gemm, flashinfer, triton, triton_sglang.")
+    ] = "deep_gemm",
     mla_kernel: Annotated[str, typer.Option(help="Of decodes of latents: flash_mla, fa3 or fa3_chunks.")] = "flash_mla",
     gqa_kernel: Annotated[str, typer.Option(help="Of other decodes: fa3 or fa3_captured.")] = "fa3",
     quant_kernel: Annotated[str, typer.Option(help="Before fp8 products: triton or vllm.")] = "triton",

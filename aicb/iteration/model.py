@@ -50,7 +50,7 @@ from aicb.operators.batch import Batch, RankBatches, are_divided
 from aicb.operators.dense_kernel import DenseKernel, as_run, check_dense_kernel
 from aicb.operators.dispatch import DEEPEP, ExpertDispatch
 from aicb.operators.drafter import Drafter
-from aicb.operators.experts_kernel import ExpertsKernel, check_experts_kernel
+from aicb.operators.experts_kernel import ExpertsKernel, check_experts_kernel, experts_kernel_of
 from aicb.operators.gqa import GqaKernel, check_gqa_kernel
 from aicb.operators.hybrid_kernels import HybridKernels, check_hybrid_kernels
 from aicb.operators.lists import attention_operators, expert_operators, ffn_counts, head_operators, token_operators
@@ -161,8 +161,7 @@ class IterationModel:
         check_hybrid_kernels(hybrid_kernels)
         check_norm_kernel(norm_kernel)
         check_moe_kernels(moe_kernels)
-        in_sglang_tiles = moe_kernels == "sglang" and precision.weights == "bf16"
-        self.experts_kernel: ExpertsKernel = "triton_sglang" if in_sglang_tiles else experts_kernel
+        self.experts_kernel = experts_kernel_of(experts_kernel, moe_kernels, precision.weights)
         self.rope_kernel, self.hybrid_kernels, self.norm_kernel = rope_kernel, hybrid_kernels, norm_kernel
         self.mla_kernel, self.gqa_kernel = mla_kernel, gqa_kernel
         self.quant_kernel, self.dense_kernel, self.dispatch = quant_kernel, dense_kernel, dispatch

@@ -15,11 +15,18 @@ from __future__ import annotations
 from typing import Literal, get_args
 
 from aicb.model.partition import MoeLayout, Partition
-from aicb.model.precision import Precision
+from aicb.model.precision import Precision, WeightDtype
+from aicb.operators.moe_kernels import MoeKernels
 from boundary.errors import InputError
 
 ExpertsKernel = Literal["deep_gemm", "flashinfer", "triton", "triton_sglang"]
 TRITON = ("triton", "triton_sglang")
+
+
+def experts_kernel_of(chosen: ExpertsKernel, moe_kernels: MoeKernels, weights: WeightDtype) -> ExpertsKernel:
+    """What runs experts of a format: bf16 ones of an engine with SGLang's other kernels, which has no choice of them,
+    in SGLang's version of the gathering kernel; all others in the chosen one."""
+    return "triton_sglang" if moe_kernels == "sglang" and weights == "bf16" else chosen
 
 
 def check_experts_kernel(chosen: str, partition: Partition, precision: Precision) -> None:

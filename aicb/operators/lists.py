@@ -33,7 +33,7 @@ from aicb.operators.batch import Batch
 from aicb.operators.build import ACTIVATION_BYTES, RankShape, communicate, elementwise, quant
 from aicb.operators.dense_kernel import DenseKernel, as_run
 from aicb.operators.dispatch import DEEPEP, ExpertDispatch
-from aicb.operators.experts_kernel import ExpertsKernel
+from aicb.operators.experts_kernel import ExpertsKernel, experts_kernel_of
 from aicb.operators.hybrid_kernels import HybridKernels, residual_norms
 from aicb.operators.moe_kernels import MoeKernels, moe_kernels_of
 from aicb.operators.norm_kernel import NormKernel, normalised_by
@@ -274,6 +274,7 @@ def iteration_operators(
     if group_tokens is None:
         group_tokens = tokens * partition.dp if shares_experts else tokens
     parallel = (model, partition, precision)
+    experts_kernel = experts_kernel_of(experts_kernel, moe_kernels, precision.weights)
     moe_kernels = moe_kernels_of(moe_kernels, *parallel)
     listed = token_operators(
         *parallel, tokens=tokens, stage=stage, rope_kernel=rope_kernel, hybrid_kernels=hybrid_kernels

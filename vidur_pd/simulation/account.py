@@ -17,7 +17,7 @@ from aicb.iteration.host import MEDIAN_HOST, known_hosts
 from aicb.kernels.tuned_experts import has_sglang_tiles, was_seen_in_sglang
 from aicb.measurements.gpu import MEASURED_GPU
 from aicb.model.architecture import MoeFfn
-from aicb.model.precision import GemmDtype
+from aicb.operators.experts_kernel import experts_kernel_of
 from aicb.operators.fused_shared_expert import is_fused
 from simccl.planning.calibration import shipped_calibration
 from vidur_pd.config import PoolConfig, PricesConfig, SloConfig, hourly_price
@@ -289,8 +289,10 @@ class Account:
     def _is_by_sglang(self, pool: PoolConfig, gpu: Gpu) -> bool:
         """Whether a pool's experts are SGLang's, whose kernel differs from vLLM's at their sites."""
         own = self._plan.pools[pool.name]
-        dtype: GemmDtype = "fp8" if own.precision.weights == "fp8" else "bf16"
-        chosen = own.engine.experts_kernel if dtype == "fp8" else own.engine.moe_kernels
+        dtype = own.precision.weights
+        chosen = experts_kernel_of(own.engine.experts_kernel, own.engine.moe_kernels, dtype)
+        if chosen != "triton_sglang" or dtype == "mxfp4":
+            return False
         slices = pool.tp if pool.ep == 1 else 1
         fused = int(is_fused(self._plan.model, partition_of(pool), own.precision))
         sites = {
@@ -298,9 +300,8 @@ class Account:
             for kind in self._plan.model.kinds
             if isinstance(kind.ffn, MoeFfn)
         }
-        is_sglang = chosen == ("triton_sglang" if dtype == "fp8" else "sglang")
         has_seen = dtype == "fp8" and any(was_seen_in_sglang(gpu.name, *site) for site in sites)
-        return is_sglang and (has_seen or not all(has_sglang_tiles(gpu.name, dtype, *site) for site in sites))
+        return has_seen or not all(has_sglang_tiles(gpu.name, dtype, *site) for site in sites)
 
     def _collectives_from(self, pool: PoolConfig) -> Source:
         """Where most of a pool's collectives come from: experts that ranks share send most of the bytes."""
