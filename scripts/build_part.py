@@ -10,6 +10,7 @@
     aicb profile --model deepseek-v3 --model glm-4.5 --only router_few,router_fp32,router_fp32_few -o routers …
     (vllm_experts_shared: run_plan of aicb.kernels.grouped_gemm.shared_points; vllm_experts_sliced, vllm_experts_h100:
     run_plan of the gathered points of these models under uniform routing, the latter with shared_points, too)
+    python scripts/measure_sglang_experts.py -o sglang
     python scripts/build_part.py PART PROFILE_DIRECTORY… [--revision REVISION]
 
 No time is changed; of a shape that several directories have, the last counts. Of the launch costs of a run, only the
@@ -123,6 +124,31 @@ PARTS: Mapping[str, Part] = {
             "compiled modules of vLLM 0.24.0 as shipped",
         ],
         "h100/experts",
+    ),
+    "sglang_experts": Part(
+        "grouped_gemm_sglang",
+        "fused_moe_kernel",
+        "fused MoE GEMM of SGLang 0.5.17, gate_up and down apart, with the configuration it chooses (settings; "
+        "is_tuned: from a file it ships for this device; by_tma: the down projection has tiles of its own there and "
+        "reads its rows by TMA). fp8 with 128x128 weight scales, tokens quantised per row and 128 columns: DeepSeek-V3 "
+        "(TP 1, 2, 4, 8, 16), Kimi-K2 (TP 8, 16), Qwen3-30B-A3B (TP 1, 2), Qwen3-235B-A22B (TP 1, 2, 4), "
+        "Qwen3-Next-80B-A3B (TP 1, 2), MiniMax-M2 (TP 1, 2, 4), GLM-4.5 (TP 2, 4); bf16: Qwen3-30B-A3B, "
+        "Qwen3-235B-A22B, Qwen3-Next-80B-A3B, Mixtral-8x7B, GLM-4.5-Air (TP 1, 2, 4); 1 to 16384 tokens. Shared among "
+        "ranks, on the rank with the most rows, 2 to 16384 tokens of all: fp8 DeepSeek-V3 (EP 8, 16), Qwen3-30B-A3B, "
+        "Qwen3-Next-80B-A3B (2, 4), Qwen3-235B-A22B (2, 4, 8), MiniMax-M2 (4, 8); bf16 Qwen3-30B-A3B (2, 4, 8), "
+        "Qwen3-235B-A22B (4, 8), Qwen3-Next-80B-A3B, GLM-4.5-Air (2, 4), Mixtral-8x7B (2). "
+        "scripts/measure_sglang_experts.py",
+        [
+            "distribution multinomial: every token draws its experts with equal chance; one draw per token count. and "
+            "one that all choose: the last expert is the shared one of DeepSeek-V3 and GLM, which every token has. "
+            "multinomial of N: from all N, of which ranks share the experts; m: pairs of all experts, rows and "
+            "lengths: of the rank's, tiles of other ranks' experts write zeros",
+            "sorting pairs by expert, quantisation of tokens, activation and sum over experts are separate kernels and "
+            "not in these times",
+            "Triton 3.6.0; for files of older versions of Triton SGLang warns that they may be slow",
+            CLOCKS,
+            "sgl_kernel 0.4.5, which sorts the pairs, of which only code for SM90 was kept",
+        ],
     ),
     "vllm_mla_fa3": Part(
         "mla_decode_fa3",

@@ -73,5 +73,5 @@ def launches_of(
 def _experts_kernel(framework: Framework, partition: Partition) -> ExpertsKernel:
     """Of fp8 experts, by the engines' defaults on Hopper."""
     if framework == "sglang":
-        return "triton_sglang" if partition.ep == 1 else "deep_gemm"
+        return "triton_sglang"
     return "flashinfer" if partition.ep > 1 else "triton"

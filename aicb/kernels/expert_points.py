@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import product
 
 import numpy as np
@@ -12,7 +12,7 @@ from aicb.kernels.point import Point, SweptModel, point
 from aicb.kernels.routing import DISTRIBUTIONS, busiest_rank, expert_rows
 from aicb.measurements.table import KernelRow
 from aicb.model.architecture import MoeFfn
-from aicb.model.precision import SCALE_BLOCK, WeightDtype, activation_bytes_per_row, weight_matrix_bytes
+from aicb.model.precision import SCALE_BLOCK, GemmDtype, WeightDtype, activation_bytes_per_row, weight_matrix_bytes
 
 MASKED_TOKENS = (1, 2, 4, 8, 16, 32, 48, 64, 96, 128, 192, 256, 384, 512)
 """Tokens per rank of decode batches."""
@@ -21,10 +21,14 @@ CONTIGUOUS_TOKENS = (32, 64, 128, 256, 512, 768, 1024, 1536, 2048, 3072, 4096, 6
 GATHERED_TOKENS = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096, 8192)
 ENGINE_TOKENS = (*GATHERED_TOKENS[:-1], 6144, 8192, 12288, 16384)
 """Tokens of batches of an engine's kernel, whose tiles depend on them."""
+SGLANG_OPERATION = "grouped_gemm_sglang"
+"""Of SGLang's kernel, whose shapes are those of vLLM's."""
 UNIFORM = "multinomial"
 """Distribution of the times of an engine's kernel: every token draws its experts with equal chance."""
 SHARED = " of "
 """Between the distribution and the experts of all ranks, where those of a point are one rank's of several."""
+ALSO = " and one that all choose"
+"""After the distribution, where the last expert is a shared one among the routed ones."""
 SKEWED_TOKENS = (16, 64, 128, 512, 2048)
 _OPERAND_LIMIT_BYTES = 40 << 30
 _ROW_ALIGNMENT = 128
@@ -62,6 +66,56 @@ def shared_points(
                 lengths=tuple(int(count) for count in rows),
                 distribution=f"{UNIFORM}{SHARED}{experts}",
             )
+
+
+def sglang_points(
+    moe: MoeFfn, hidden: int, dtype: GemmDtype, tokens: Sequence[int], *, slices: int = 1, is_fused: bool = False
+) -> Iterator[Point]:
+    """Both projections of experts in SGLang's kernel, all of them on a rank, each perhaps a slice.
+
+    Args:
+        hidden: size of the model.
+        tokens: a batch each.
+        slices: of each expert, one per rank.
+        is_fused: the shared expert is one of them.
+    """
+    for batch in tokens:
+        rows = expert_rows(UNIFORM, moe.experts, batch, moe.experts_per_token)
+        rows = np.append(rows, batch) if is_fused else rows
+        for site in _sites(moe, hidden, slices, int(is_fused)):
+            yield _sglang_point(dtype, site, rows, batch, f"{UNIFORM}{ALSO}" if is_fused else UNIFORM, {})
+
+
+def sglang_shared_points(
+    moe: MoeFfn, hidden: int, dtype: GemmDtype, tokens: Sequence[int], *, ranks: int
+) -> Iterator[Point]:
+    """The same of experts that ``ranks`` share, on the one with the most rows; ``tokens`` are of all ranks together."""
+    for batch in tokens:
+        rows = busiest_rank(expert_rows(UNIFORM, moe.experts, batch, moe.experts_per_token), ranks)
+        for site in _sites(moe, hidden, 1, 0) if rows.sum() else ():
+            distribution, pairs = f"{UNIFORM}{SHARED}{moe.experts}", {"m": batch * moe.experts_per_token}
+            yield _sglang_point(dtype, site, rows, batch, distribution, pairs)
+
+
+def _sites(moe: MoeFfn, hidden: int, slices: int, more: int) -> tuple[tuple[int, int, int], ...]:
+    """Columns, inner size and pairs per row of both projections."""
+    width = moe.intermediate // slices
+    return (2 * width, hidden, moe.experts_per_token + more), (hidden, width, 1)
+
+
+def _sglang_point(
+    dtype: GemmDtype,
+    site: tuple[int, int, int],
+    rows: NDArray[np.int64],
+    batch: int,
+    distribution: str,
+    pairs: Mapping[str, int],
+) -> Point:
+    n, k, per_row = site
+    shape = {"n": n, "k": k, "groups": len(rows), "active_groups": int((rows > 0).sum()), "rows": int(rows.sum())}
+    shape |= {"max_rows": int(rows.max()), "batch": batch, "experts_per_token": per_row, **pairs}
+    lengths = tuple(int(count) for count in rows)
+    return point(SGLANG_OPERATION, dtype, shape, lengths=lengths, distribution=distribution)
 
 
 def partition_points(swept: SweptModel, moe: MoeFfn, dtype: WeightDtype, parts: tuple[int, int]) -> Iterator[Point]:

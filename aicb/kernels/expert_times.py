@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, get_args
 
 import numpy as np
 
-from aicb.kernels.engine_tiles import EngineTiles, Site
-from aicb.kernels.expert_points import SHARED, UNIFORM
+from aicb.kernels.engine_tiles import SGLANG, EngineTiles, Site
+from aicb.kernels.expert_points import ALSO, SGLANG_OPERATION, SHARED, UNIFORM
 from aicb.kernels.fitting.estimate import Estimate
 from aicb.kernels.fitting.kriging import Floats
 from aicb.kernels.fitting.surface import ReferenceModel, Surface
@@ -30,8 +30,8 @@ UNMEASURED = 0.3
 """Relative error (68 %) of bf16 expert products taken from fp8: vLLM's iterations of Qwen3-30B-A3B lie within it."""
 ENGINE_KERNEL = "vllm/fused_moe"
 """vLLM's Triton kernel with the configuration it chooses for a layer and a token count."""
-SHARED_EXPERTS = (8, 128, 512)
-"""Of all ranks together, in measurements of the engine's kernel with shared experts."""
+SHARED_EXPERTS = (8, 128, 256, 512)
+"""Of all ranks together, in measurements of engines' kernels with shared experts."""
 
 
 def engine_sites(table: KernelTable) -> frozenset[ExpertSite]:
@@ -79,9 +79,9 @@ class GatheredTimes(KernelTimes["GroupedGemm"]):
     """Products of gathered experts: sites (experts, active experts, n, k), tokens, axis rows per active expert.
 
     bf16 takes these times in all layouts: engines run bf16 experts in one fused kernel that gathers its rows. fp8 does
-    so where the layout is "gathered". vLLM's kernel was measured under uniform routing, where experts at the edge of a
-    tile need two; ranks that share experts have a surface of their own, as tiles of other ranks' experts write zeros.
-    Of bf16 our kernel, measured at all expert-parallel sizes, stands in beyond the reach of those.
+    so where the layout is "gathered". Engines' kernels were measured under uniform routing, where experts at the edge
+    of a tile need two; ranks that share experts have a surface of their own, as tiles of other ranks' experts write
+    zeros. Of vLLM's bf16 our kernel, measured at all expert-parallel sizes, stands in beyond the reach of those.
     """
 
     has_stand_ins = True
@@ -101,7 +101,7 @@ class GatheredTimes(KernelTimes["GroupedGemm"]):
         return groups, active, n, k, tokens, rows
 
     def tile_of(self, kernel: GroupedGemm) -> tuple[Floats, Floats]:
-        """[1] rows and columns of the tile that vLLM's kernel takes."""
+        """[1] rows and columns of the tile that the kernel takes."""
         height, width, _ = self._tiles.of(np.array([self.shape_of(kernel)])).T
         return height, width
 
@@ -145,6 +145,16 @@ def gathered_times(measured: MeasuredTimes, dtype: GemmDtype, *, is_shared: bool
     return GatheredTimes(surfaces, tiles[0])
 
 
+def sglang_times(measured: MeasuredTimes, dtype: GemmDtype, *, is_shared: bool) -> GatheredTimes | None:
+    """Of SGLang's kernel of gathered rows; ``None`` without measurements."""
+    kinds = _shared_kinds() if is_shared else [UNIFORM, f"{UNIFORM}{ALSO}"]
+    rows = [row for kind in kinds for row in measured.table.select(SGLANG_OPERATION, dtype, kind)]
+    if not rows:
+        return None
+    tiles = EngineTiles(measured.gpu.name, dtype, rows, SGLANG)
+    return GatheredTimes([_gathered_surface(rows, measured, tiles)], tiles)
+
+
 def tiled_times(measured: MeasuredTimes, layout: TiledLayout) -> ExpertTimes | None:
     """Of DeepGEMM's fp8 products; ``None`` without measurements."""
     rows = measured.table.select(f"grouped_gemm_{layout}", "fp8", "even")
@@ -171,8 +181,11 @@ def _engine_rows(table: KernelTable, dtype: GemmDtype) -> list[KernelRow]:
 
 def _shared_rows(table: KernelTable, dtype: GemmDtype) -> list[KernelRow]:
     """The same of ranks that share the experts, whatever the number of all."""
-    kinds = [f"{UNIFORM}{SHARED}{count}" for count in SHARED_EXPERTS]
-    return [row for kind in kinds for row in table.select("grouped_gemm_gathered", dtype, kind)]
+    return [row for kind in _shared_kinds() for row in table.select("grouped_gemm_gathered", dtype, kind)]
+
+
+def _shared_kinds() -> list[str]:
+    return [f"{UNIFORM}{SHARED}{count}" for count in SHARED_EXPERTS]
 
 
 def _gathered_surface(rows: Sequence[KernelRow], measured: MeasuredTimes, tiles: EngineTiles) -> Surface:

@@ -10,20 +10,20 @@ from typing import ClassVar, Literal, Self
 import numpy as np
 
 from aicb.kernels.columns import Columns, expert_dtype
-from aicb.kernels.expert_points import partition_points
+from aicb.kernels.expert_points import SGLANG_OPERATION, partition_points
 from aicb.kernels.expert_times import (
     BorrowedTimes,
     ExpertSite,
     ExpertTimes,
     gathered_times,
     mxfp4_times,
+    sglang_times,
     tiled_times,
 )
 from aicb.kernels.gemm import BIAS_BYTES
 from aicb.kernels.kernel import Kernel, KernelCost, KernelTimes
 from aicb.kernels.point import Point, SweptModel
 from aicb.kernels.reference.product_times import mxfp4_reference
-from aicb.kernels.sglang_tiles import SglangTileTimes
 from aicb.measurements.clock import DENSE_PRODUCTS, FP8_EXPERTS, PowerLoad
 from aicb.measurements.gpu import Gpu
 from aicb.measurements.timing import MeasuredTimes
@@ -40,7 +40,13 @@ from boundary.errors import InputError
 
 TiledLayout = Literal["masked", "contiguous"]
 Layout = Literal[TiledLayout, "gathered"]
-OPERATIONS = ("grouped_gemm_masked", "grouped_gemm_contiguous", "grouped_gemm_gathered", "grouped_gemm_swiglu")
+OPERATIONS = (
+    "grouped_gemm_masked",
+    "grouped_gemm_contiguous",
+    "grouped_gemm_gathered",
+    "grouped_gemm_swiglu",
+    SGLANG_OPERATION,
+)
 """By layout; ``swiglu``: gathered, with the activation on the way out."""
 SHARED_TRAIT, SGLANG_TRAIT = "shared", "SGLang"
 """Of variants."""
@@ -79,7 +85,7 @@ class GroupedGemm(Kernel):
     is_shared: bool = field(default=False, kw_only=True)
     """These are one rank's of the experts that several share, and the kernel gets the pairs of all."""
     in_sglang_tiles: bool = field(default=False, kw_only=True)
-    """SGLang's kernel of gathered rows, in its tiles (`SglangTileTimes`)."""
+    """SGLang's kernel of gathered rows, in its tiles."""
     has_activation: bool = field(default=False, kw_only=True)
     """The kernel applies the gated activation to what it has multiplied and writes half of ``n`` columns."""
 
@@ -125,7 +131,7 @@ class GroupedGemm(Kernel):
         name = operation.removeprefix("grouped_gemm_")
         dtype = expert_dtype(row)
         gathered: Layout = "contiguous" if dtype == "bf16" else "gathered"
-        layouts: dict[str, Layout] = {"masked": "masked", "gathered": gathered, "swiglu": gathered}
+        layouts: dict[str, Layout] = {"masked": "masked", "gathered": gathered, "swiglu": gathered, "sglang": gathered}
         layout = layouts.get(name, "contiguous")
         groups = row.integer("groups")
         rows = row.number("rows") if row.text("rows") else row.number("m") * groups
@@ -133,7 +139,7 @@ class GroupedGemm(Kernel):
         if active > groups:
             raise row.fail("active_groups", f"at most groups = {groups}")
         own = rows, groups, active, row.integer("n"), row.integer("k"), dtype, layout
-        return cls(*own, has_activation=name == "swiglu")
+        return cls(*own, has_activation=name == "swiglu", in_sglang_tiles=name == "sglang")
 
     @classmethod
     def fit(cls, variant: Hashable, measured: MeasuredTimes) -> KernelTimes[GroupedGemm] | None:
@@ -145,9 +151,12 @@ class GroupedGemm(Kernel):
             return mxfp4_times(measured, op)
         if dtype == "fp8" and layout != "gathered":
             return tiled_times(measured, layout)
-        times = gathered_times(measured, dtype, is_shared=SHARED_TRAIT in trait)
+        is_shared = SHARED_TRAIT in trait
+        if SGLANG_TRAIT in trait:
+            return sglang_times(measured, dtype, is_shared=is_shared)
+        times = gathered_times(measured, dtype, is_shared=is_shared)
         if times is not None:
-            return SglangTileTimes(times, measured.gpu) if SGLANG_TRAIT in trait else times
+            return times
         fp8 = tiled_times(measured, layout) if dtype == "bf16" else None
         return BorrowedTimes(fp8) if fp8 else None
 
@@ -163,14 +172,16 @@ class GroupedGemm(Kernel):
     def measured_as(self) -> tuple[str, str | None]:
         if self.dtype == "mxfp4":
             return ("grouped_gemm_swiglu" if self.has_activation else "grouped_gemm_gathered"), "mxfp4"
+        if self.in_sglang_tiles:
+            return SGLANG_OPERATION, self.dtype
         if self.dtype == "bf16":
             return "grouped_gemm_gathered", "bf16"
         return f"grouped_gemm_{self.layout}", "fp8"
 
     @property
     def engine_site(self) -> ExpertSite | None:
-        """Where an engine's kernel that gathers rows runs this, ``None`` of other layouts of fp8 experts."""
-        if self.dtype == "fp8" and self.layout != "gathered":
+        """Where vLLM's kernel that gathers rows runs this, ``None`` of other layouts of fp8 experts and of SGLang's."""
+        if self.in_sglang_tiles or (self.dtype == "fp8" and self.layout != "gathered"):
             return None
         return self.dtype, self.is_shared, self.groups, self.n, self.k
 

@@ -56,29 +56,9 @@ SGLANG: Mapping[str, Mapping[GemmDtype, frozenset[tuple[int, int]]]] = {
             | {(257, width) for width in (128, 256, 512)}
         ),
     },
-    "h100": {
-        "bf16": frozenset(
-            {(1, 3072), (24, 1024), (65, 1536), (144, 512)}
-            | {(8, width) for width in (1792, 2048, 3584, 4096, 7168)}
-            | {(16, width) for width in (1024, 1344, 1408, 1856, 2048, 2688)}
-            | {(20, 2048)}
-            | {(32, width) for width in (224, 448, 768, 896, 928, 1792, 1856)}
-            | {(64, width) for width in (192, 320, 384, 464, 640, 768, 928, 1280, 1536, 1856, 2688)}
-            | {(128, width) for width in (192, 232, 352, 384, 464, 512, 704, 768, 928, 1344, 1856, 2688)}
-            | {(256, width) for width in (672, 1344, 2688)}
-            | {(512, width) for width in (64, 128, 336, 672, 1344, 2688)}
-        ),
-        "fp8": frozenset(
-            {(64, 1024), (128, 384), (257, 128), (272, 128)}
-            | {(256, width) for width in (128, 384)}
-            | {(512, width) for width in (128, 256)}
-        ),
-    },
 }
 """Likewise of SGLang 0.5.17, whatever the version of Triton (``moe_runner/triton_utils/configs``); with DeepSeek-V3's
 shared expert among the routed ones there are 257."""
-SEEN_IN_SGLANG: Mapping[str, frozenset[tuple[int, int]]] = {"h200": frozenset({(128, 768)})}
-"""Sites of fp8 experts in blocks where SGLang's kernel was seen in its own tiles (Qwen3-30B-A3B)."""
 
 
 def has_tuned_tiles(gpu: str, dtype: GemmDtype, groups: int, n: int, k: int) -> bool:
@@ -92,13 +72,8 @@ def has_tuned_tiles(gpu: str, dtype: GemmDtype, groups: int, n: int, k: int) -> 
 
 
 def has_sglang_tiles(gpu: str, dtype: GemmDtype, groups: int, n: int, k: int) -> bool:
-    """Likewise of SGLang."""
+    """Likewise of SGLang, whose kernel was measured on the H200."""
     return _is_listed(SGLANG, gpu, dtype, groups, n, k)
-
-
-def was_seen_in_sglang(gpu: str, groups: int, n: int, k: int) -> bool:
-    """Whether SGLang's kernel of fp8 experts was seen in its tiles for such a product."""
-    return _has_site(SEEN_IN_SGLANG.get(gpu, frozenset()), groups, n, k)
 
 
 def _is_listed(
@@ -109,8 +84,7 @@ def _is_listed(
     n: int,
     k: int,
 ) -> bool:
-    return gpu not in lists or _has_site(lists[gpu][dtype], groups, n, k)
-
-
-def _has_site(known: frozenset[tuple[int, int]], groups: int, n: int, k: int) -> bool:
+    if gpu not in lists:
+        return True
+    known = lists[gpu][dtype]
     return (groups, k) in known or (n % 2 == 0 and (groups, n // 2) in known)

@@ -2,7 +2,7 @@
 
 ``deep_gemm``: grouped products, masked in decodes and contiguous in prefills. ``triton``: vLLM's fused MoE kernel,
 which gathers the rows of an expert by their indices and takes its tiles from the tokens (``fused_moe.py``).
-``triton_sglang``: SGLang's version of it, with tiles of its own (`aicb.kernels.sglang_tiles.SglangTileTimes`).
+``triton_sglang``: SGLang's version of it, with tiles of its own, which also runs where ranks share experts.
 ``flashinfer``: all experts of a rank in one call, which takes bf16 tokens (`aicb.kernels.fused_experts`). Experts in
 bf16 and mxfp4 run in a gathering kernel whichever is chosen, and those to which DeepEP brings tokens in ``deep_gemm``.
 
@@ -40,10 +40,10 @@ def check_experts_kernel(chosen: str, partition: Partition, precision: Precision
     shares_experts = partition.moe_layout is not MoeLayout.TENSOR
     if precision.weights != "fp8":
         return
-    if chosen in TRITON and shares_experts:
+    if chosen == "triton" and shares_experts:
         raise InputError(
-            f"experts_kernel: found {chosen} with ep {partition.ep}, expected deep_gemm or flashinfer (the Triton "
-            "kernel of fp8 experts is measured with all experts on every rank only)"
+            f"experts_kernel: found triton with ep {partition.ep}, expected deep_gemm or flashinfer, in SGLang "
+            "triton_sglang (vLLM's Triton kernel of fp8 experts is measured with all experts on every rank only)"
         )
     if chosen == "flashinfer" and not shares_experts:
         raise InputError(

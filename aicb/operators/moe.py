@@ -78,14 +78,11 @@ def expert_operators(
         if moe_kernels == "sglang":
             moe, load = with_shared_expert(moe, load, tokens)
         copies = [copied_results(tokens, shape)] if moe_kernels == "vllm" else []
-        if shape.is_fp8 and experts_kernel in TRITON:
-            is_sglang = experts_kernel == "triton_sglang"
-            gathered = _gathered_tokens(moe, shape, tokens, load, moe_kernels, in_sglang_tiles=is_sglang)
-            return [*gathered, *copies]
         if shape.is_fp8 and experts_kernel == "flashinfer":
             return [_in_one_call(moe, shape, tokens, load), *copies]
         listed = _replicated_tokens(moe, shape, tokens, load, moe_kernels, experts_kernel, is_decode=is_decode)
-        return [*listed, *copies] if shape.precision.weights == "bf16" else listed
+        is_gathered = shape.precision.weights == "bf16" or (shape.is_fp8 and experts_kernel in TRITON)
+        return [*listed, *copies] if is_gathered else listed
     kind = dispatch.kind(is_decode=is_decode)
     is_one_call = shape.is_fp8 and experts_kernel == "flashinfer" and kind in GATHERING
     sent = Sent(tokens_to_route(shape.partition, tokens), group_tokens, popularity, is_one_call)
@@ -106,10 +103,12 @@ def _replicated_tokens(
 ) -> list[Operator]:
     """Every rank has all tokens and sums the outputs of its experts into ``[T, h]``.
 
-    fp8 experts get their rows copied and quantised. bf16 experts run in a kernel that gathers them by index (vLLM's
-    fused MoE), for which the (token, expert) pairs are sorted. Where ranks share them, all pairs are: those of others'
-    experts become rows of zeros, which the activation and the sum go over as well.
+    DeepGEMM's fp8 experts get their rows copied and quantised. Others run in a kernel that gathers them by index (fused
+    MoE), for which the (token, expert) pairs are sorted. Where ranks share experts, all pairs are: those of others'
+    experts become rows of zeros, which the sum goes over as well, and vLLM's activation.
     """
+    if shape.is_fp8 and experts_kernel in TRITON:
+        return _gathered_tokens(moe, shape, tokens, load, kernels, in_sglang_tiles=experts_kernel == "triton_sglang")
     if shape.is_fp8:
         size, count = (load.rows, shape.hidden), shape.count
         return [
@@ -120,12 +119,21 @@ def _replicated_tokens(
         ]
     if shape.precision.weights == "mxfp4":
         return [sorted_pairs(moe, tokens, shape.count), *_fused(moe, shape, load)]
-    is_shared = shares_bf16_experts(shape)
-    pairs = float(tokens * moe.experts_per_token) if is_shared else load.rows
+    pairs = _sorted_rows(moe, shape, tokens, load)
+    is_shared, is_sglang = shape.partition.ep > 1, experts_kernel == "triton_sglang"
     is_few = kernels == "vllm" and not is_shared and not are_sorted(moe, tokens)
     layout: Layout = "masked" if is_decode else "contiguous"
-    is_sglang = experts_kernel == "triton_sglang"
-    grouped = _grouped(moe, shape, load, layout, tokens=float(tokens), activates=pairs, in_sglang_tiles=is_sglang)
+    activates = load.rows if is_sglang else pairs
+    grouped = _grouped(
+        moe,
+        shape,
+        load,
+        layout,
+        tokens=float(tokens),
+        activates=activates,
+        is_shared=is_shared,
+        in_sglang_tiles=is_sglang,
+    )
     return [
         unsorted_pairs(shape) if is_few else sorted_pairs(moe, tokens, shape.count),
         *([_expert_map(shape.count)] if is_shared else []),
@@ -134,9 +142,9 @@ def _replicated_tokens(
     ]
 
 
-def shares_bf16_experts(shape: RankShape) -> bool:
-    """Whether this is one of several ranks with bf16 experts of their own."""
-    return shape.partition.ep > 1 and shape.precision.weights == "bf16"
+def _sorted_rows(moe: MoeFfn, shape: RankShape, tokens: int, load: RankLoad) -> float:
+    """Pairs of tokens and experts that a rank sorts: with those of others' experts where ranks share them."""
+    return float(tokens * moe.experts_per_token) if shape.partition.ep > 1 else load.rows
 
 
 _TILES = 512
@@ -144,7 +152,7 @@ _TILES = 512
 
 
 def _expert_map(count: int) -> Operator:
-    """Places of the tiles' experts on this rank: two small kernels (vLLM 0.24.0, ``moe_align_block_size.py``)."""
+    """Places of the experts on this rank: two small kernels (vLLM 0.24.0, ``moe_align_block_size.py``), or as long."""
     return elementwise("moe_expert_map", "add", (1, _TILES), INDEX_BYTES, count=2 * count, phase=Phase.EXPERTS)
 
 
@@ -160,14 +168,27 @@ def _gathered_tokens(
     """fp8 experts in a kernel that gathers rows by index: tokens are quantised once, whatever their experts.
 
     As vLLM's ``TritonExperts``: quantisation of ``[T, h]``, sorting of pairs, product, activation, quantisation,
-    product with the router's weights, sum. Few pairs are not sorted.
+    product with the router's weights, sum. Few pairs are not sorted. Where ranks share experts, SGLang quantises and
+    sums rows of others' experts, too, and activates the rank's own.
     """
     unsorted = [unsorted_pairs(shape)] if kernels == "vllm" else []
+    is_shared, pairs = shape.partition.ep > 1, _sorted_rows(moe, shape, tokens, load)
+    is_sorted = is_shared or are_sorted(moe, tokens)
     listed = [
         quant("moe_quant", tokens, shape.hidden, count=shape.count, phase=Phase.EXPERTS),
-        *([sorted_pairs(moe, tokens, shape.count)] if are_sorted(moe, tokens) else unsorted),
-        *_grouped(moe, shape, load, "gathered", tokens=float(tokens), in_sglang_tiles=in_sglang_tiles),
-        summed(moe, shape, load.rows, tokens, kernels),
+        *([sorted_pairs(moe, tokens, shape.count)] if is_sorted else unsorted),
+        *([_expert_map(shape.count)] if is_shared else []),
+        *_grouped(
+            moe,
+            shape,
+            load,
+            "gathered",
+            tokens=float(tokens),
+            activates=pairs,
+            is_shared=is_shared,
+            in_sglang_tiles=in_sglang_tiles,
+        ),
+        summed(moe, shape, pairs, tokens, kernels),
     ]
     return [activated(each, kernels) for each in quantised_by("vllm", listed)]
 
@@ -200,7 +221,7 @@ def _tokens_of_all(
     else:
         experts = _replicated_tokens(moe, shape, sent.group, load, kernels, experts_kernel, is_decode=is_decode)
     if not quantises_first(kind, shape, sent):
-        is_unquantised = sent.is_quantised_there or shares_bf16_experts(shape)
+        is_unquantised = sent.is_quantised_there or shape.precision.weights == "bf16"
         is_copied = kernels == "vllm" and kind == "all_gather" and sent.own and is_unquantised
         return [there, *experts, back, *([copied_results(sent.own, shape)] if is_copied else [])]
     hidden, count = shape.hidden, shape.count
@@ -278,10 +299,11 @@ def _grouped(
     *,
     tokens: float | None = None,
     activates: float | None = None,
+    is_shared: bool = False,
     in_sglang_tiles: bool = False,
 ) -> list[Operator]:
     """Up projection, activation (of ``activates`` rows, by default of the load's), down projection over the local
-    experts; ``tokens``: of the batch, where a kernel gathers its rows."""
+    experts; ``tokens`` and ``is_shared``: of the batch and of the experts, where a kernel gathers its rows."""
     partition, dtype = shape.partition, shape.precision.weights
     slots_per_rank = partition.expert_slots_per_rank(moe.experts)
     rows, active, largest = load
@@ -298,7 +320,7 @@ def _grouped(
         largest,
         tokens=tokens,
         has_bias=moe.has_biases,
-        is_shared=activates is not None and shares_bf16_experts(shape),
+        is_shared=is_shared,
         in_sglang_tiles=in_sglang_tiles,
     )
     down = replace(up, n=shape.hidden, k=width)

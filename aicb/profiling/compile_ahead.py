@@ -1,8 +1,8 @@
 """Parallel compilation of kernels before they are measured.
 
-Libraries that compile at first use (DeepGEMM and FlashInfer's: seconds per kernel on one core) keep their kernels in a
-cache on disk that processes share. Worker processes run every point once, so that the measuring process finds the
-kernels ready; what is not compiled in time is compiled when it is measured.
+Libraries that compile at first use (DeepGEMM, FlashInfer's and SGLang's: seconds per kernel on one core) keep their
+kernels in a cache on disk that processes share. Worker processes run every point once, so that the measuring process
+finds the kernels ready; what is not compiled in time is compiled when it is measured.
 """
 
 from __future__ import annotations
@@ -15,11 +15,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from types import MappingProxyType
 
+from aicb.kernels.expert_points import SGLANG_OPERATION
 from aicb.kernels.point import Point
 from aicb.profiling.kernel_library import Library
 from aicb.profiling.libraries.deep_gemm import DeepGemm
 from aicb.profiling.libraries.flashinfer_experts import FlashInferExperts
 from aicb.profiling.libraries.flashinfer_gemm import FlashInferGemm
+from aicb.profiling.libraries.sglang_fused_moe import SglangFusedMoe
 
 logger = logging.getLogger(__name__)
 
@@ -30,6 +32,7 @@ COMPILING: Mapping[str, type[Library]] = MappingProxyType(
         "grouped_gemm_masked": DeepGemm,
         "grouped_gemm_contiguous": DeepGemm,
         "fused_experts": FlashInferExperts,
+        SGLANG_OPERATION: SglangFusedMoe,
     }
 )
 """What compiles the points of an operation, dense products of bf16 apart."""

@@ -14,17 +14,12 @@ from aicb import Gpu, get_gpu
 from aicb.estimators.selection import CARRIED_OPERATORS, CARRYING_ESTIMATORS, EXPERTS_GPU
 from aicb.estimators.transfer_reference import Distance
 from aicb.iteration.host import MEDIAN_HOST, known_hosts
-from aicb.kernels.tuned_experts import has_sglang_tiles, was_seen_in_sglang
 from aicb.measurements.gpu import MEASURED_GPU
-from aicb.model.architecture import MoeFfn
-from aicb.operators.experts_kernel import experts_kernel_of
-from aicb.operators.fused_shared_expert import is_fused
 from simccl.planning.calibration import shipped_calibration
 from vidur_pd.config import PoolConfig, PricesConfig, SloConfig, hourly_price
 from vidur_pd.config.engine_conditions import are_norms_estimated
 from vidur_pd.config.frontend import most_tokens_per_s
 from vidur_pd.execution.coupling.plan import Treatment
-from vidur_pd.execution.instances.placement import partition_of
 from vidur_pd.kv.transfer.connector import ConnectorTime
 from vidur_pd.metrics.communication import communication_sources
 from vidur_pd.metrics.connector import connector_left_out, connector_summary
@@ -274,34 +269,13 @@ class Account:
         )
 
     def _experts_carried(self, pool: PoolConfig, gpu: Gpu) -> Distance | None:
-        """From where, if most of what is flagged in a pool whose GPU has a table are experts: those that were measured
-        on another alone, or SGLang's by vLLM's kernel, which is as far as another GPU of one architecture (10 %,
-        `aicb.kernels.sglang_tiles`)."""
+        """From where, if experts of a pool whose GPU has a table were measured on another alone."""
         own = self._plan.pools[pool.name]
         if own.engine.estimator not in CARRYING_ESTIMATORS:
             return None
         flagged = {item.operator for item in self._estimated_operators() if item.pool == pool.name}
-        if flagged & CARRIED_OPERATORS[own.precision.weights]:
-            return Distance.between(gpu, get_gpu(EXPERTS_GPU))
-        is_priced = self._is_by_sglang(pool, gpu) and flagged & {"moe_gate_up", "moe_down"}
-        return Distance.SAME_ARCHITECTURE if is_priced else None
-
-    def _is_by_sglang(self, pool: PoolConfig, gpu: Gpu) -> bool:
-        """Whether a pool's experts are SGLang's, whose kernel differs from vLLM's at their sites."""
-        own = self._plan.pools[pool.name]
-        dtype = own.precision.weights
-        chosen = experts_kernel_of(own.engine.experts_kernel, own.engine.moe_kernels, dtype)
-        if chosen != "triton_sglang" or dtype == "mxfp4":
-            return False
-        slices = pool.tp if pool.ep == 1 else 1
-        fused = int(is_fused(self._plan.model, partition_of(pool), own.precision))
-        sites = {
-            (kind.ffn.experts // pool.ep + fused, self._plan.model.hidden, kind.ffn.intermediate // slices)
-            for kind in self._plan.model.kinds
-            if isinstance(kind.ffn, MoeFfn)
-        }
-        has_seen = dtype == "fp8" and any(was_seen_in_sglang(gpu.name, *site) for site in sites)
-        return has_seen or not all(has_sglang_tiles(gpu.name, dtype, *site) for site in sites)
+        is_carried = flagged & CARRIED_OPERATORS[own.precision.weights]
+        return Distance.between(gpu, get_gpu(EXPERTS_GPU)) if is_carried else None
 
     def _collectives_from(self, pool: PoolConfig) -> Source:
         """Where most of a pool's collectives come from: experts that ranks share send most of the bytes."""

@@ -28,6 +28,7 @@ def all_libraries(device: str, modules: Mapping[str, Path]) -> list[Library]:
     from aicb.profiling.libraries.flash_mla_sparse import FlashMlaFp8, FlashMlaSparse
     from aicb.profiling.libraries.flashinfer_experts import FlashInferExperts
     from aicb.profiling.libraries.flashinfer_gemm import FlashInferGemm
+    from aicb.profiling.libraries.sglang_fused_moe import SglangFusedMoe
     from aicb.profiling.libraries.sparse_indexer import DeepGemmIndexer, VllmIndexer
     from aicb.profiling.libraries.torch_compiled import TorchCompiled
     from aicb.profiling.libraries.triton_own import TritonOwn
@@ -55,6 +56,7 @@ def all_libraries(device: str, modules: Mapping[str, Path]) -> list[Library]:
         VllmCache(core, moe),
         VllmFusedMoe(),
         VllmMxfp4Experts(),
+        SglangFusedMoe(),
         TorchCompiled(),
         TritonOwn(),
     ]

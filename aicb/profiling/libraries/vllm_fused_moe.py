@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -31,16 +30,14 @@ from aicb.profiling.kernel_library import (
     BF16_TOLERANCE,
     FP8_TOLERANCE,
     Kernel,
-    normal,
     relative_error,
     some_rows,
 )
-from aicb.profiling.libraries import reference
+from aicb.profiling.libraries.gathered_experts import BLOCK, Routing, expert_operands, pairs_of
 
 _PACKAGE = "vllm.model_executor.layers.fused_moe"
 _SPARSITY = 4
 """Sorting is skipped where pairs times this do not exceed the experts (``_prepare_expert_assignment``)."""
-_BLOCK = [reference.SCALE_COLUMNS, reference.SCALE_COLUMNS]
 _SETTINGS = ("BLOCK_SIZE_M", "BLOCK_SIZE_N", "BLOCK_SIZE_K", "GROUP_SIZE_M", "num_warps", "num_stages")
 
 
@@ -71,9 +68,9 @@ class VllmFusedMoe:
             return "fused MoE runs gathered grouped GEMMs only"
         if point.dtype not in ("bf16", "fp8"):
             return "bf16 and fp8 only"
-        if point.dtype == "fp8" and (point["n"] % _BLOCK[0] or point["k"] % _BLOCK[1]):
+        if point.dtype == "fp8" and (point["n"] % BLOCK[0] or point["k"] % BLOCK[1]):
             return "vLLM refuses widths that are no multiple of the scale block"
-        if "batch" not in dict(point.shape) or _pairs(point) % point["batch"]:
+        if "batch" not in dict(point.shape) or pairs_of(point) % point["batch"]:
             return "experts of several ranks: the configuration depends on tokens this point does not tell"
         return None
 
@@ -83,18 +80,18 @@ class VllmFusedMoe:
         is_up = point["experts_per_token"] > 1
         width, hidden = (point["n"] // 2, point["k"]) if is_up else (point["k"], point["n"])
         shapes = (experts, 2 * width, hidden), (experts, hidden, width)
-        dtype, block = ("fp8_w8a8", _BLOCK) if point.dtype == "fp8" else (None, None)
-        top_k = _pairs(point) // tokens
+        dtype, block = ("fp8_w8a8", BLOCK) if point.dtype == "fp8" else (None, None)
+        top_k = pairs_of(point) // tokens
         chosen = self._kernels.try_get_optimal_moe_config(*shapes, top_k, dtype, tokens, block_shape=block)
         return dict(chosen), self._kernels.get_moe_configs(experts, width, dtype, *(block or ())) is not None
 
     def kernel(self, point: Point) -> Kernel:
         config, is_tuned = self.configuration(point)
-        pairs, per_row, k = _pairs(point), point["experts_per_token"], _pairs(point) // point["batch"]
+        pairs, per_row, k = pairs_of(point), point["experts_per_token"], pairs_of(point) // point["batch"]
         is_fp8 = point.dtype == "fp8"
-        x, w = _operands(point, pairs // per_row)
+        x, w = expert_operands(point, pairs // per_row)
         out = torch.empty(point["batch"], k, point["n"], device="cuda", dtype=torch.bfloat16)
-        routed = _Routing.of(point)
+        routed = Routing.of(point)
         router_weights = torch.rand(point["batch"], k, device="cuda")
         sorted_ids, owners, padded = self._assign(routed.experts, config, point)
 
@@ -118,7 +115,7 @@ class VllmFusedMoe:
                 use_int8_w8a16=False,
                 use_int4_w4a16=False,
                 per_channel_quant=False,
-                block_shape=_BLOCK if is_fp8 else None,
+                block_shape=BLOCK if is_fp8 else None,
             )
 
         def error() -> float:
@@ -148,63 +145,3 @@ class VllmFusedMoe:
             return None, experts.view(-1), padded
         assigned: tuple[Any, Any, Any] = self._align(experts, config["BLOCK_SIZE_M"], groups)
         return assigned
-
-
-def _pairs(point: Point) -> int:
-    """(token, expert) pairs of all ranks."""
-    return point.get("m", point["rows"])
-
-
-@dataclass(frozen=True, slots=True)
-class _Operand:
-    """Values with their scales, as the kernel takes them; bf16 has none."""
-
-    values: torch.Tensor
-    scales: torch.Tensor | None = None
-
-    def rows(self, chosen: torch.Tensor) -> torch.Tensor:
-        """Rows of activations in float32."""
-        if self.scales is None:
-            return self.values[chosen].float()
-        return reference.dequantise_rows(self.values[chosen], self.scales[chosen])
-
-    def expert(self, index: int) -> torch.Tensor:
-        """[n, k] weights of one expert in float32."""
-        if self.scales is None:
-            return self.values[index].float()
-        return reference.dequantise_blocks(self.values[index], self.scales[index])
-
-
-def _operands(point: Point, rows: int, device: str = "cuda") -> tuple[_Operand, _Operand]:
-    """Activations ``[rows, k]`` and weights ``[experts, n, k]``, normal in bf16.
-
-    In fp8 both are quantised from these with the scales an engine would find: rows of 128 columns, blocks of 128x128.
-    """
-    experts, n, k = point["groups"], point["n"], point["k"]
-    x = normal(rows, k, device=device)
-    if point.dtype == "bf16":
-        return _Operand(x), _Operand(normal(experts, n, k, device=device))
-    values = torch.empty(experts, n, k, device=device, dtype=torch.float8_e4m3fn)
-    scales = torch.empty(experts, n // _BLOCK[0], k // _BLOCK[1], device=device)
-    for index in range(experts):
-        values[index], scales[index] = reference.quantise_blocks(normal(n, k, device=device))
-    return _Operand(*reference.quantise_rows(x)), _Operand(values, scales)
-
-
-@dataclass(frozen=True, slots=True)
-class _Routing:
-    """[tokens, k] int32 expert of each pair."""
-
-    experts: torch.Tensor
-
-    @classmethod
-    def of(cls, point: Point) -> _Routing:
-        """Pairs of the stated rows per expert in random order, as a router leaves them; those of others' experts
-        even."""
-        counts = torch.tensor(point.lengths)
-        owner = torch.arange(len(counts), dtype=torch.int32).repeat_interleave(counts)
-        others, elsewhere = experts_of_all_ranks(point) - point["groups"], _pairs(point) - point["rows"]
-        if elsewhere:
-            owner = torch.cat([owner, point["groups"] + torch.arange(elsewhere, dtype=torch.int32) % others])
-        shuffled = owner[torch.randperm(len(owner), generator=torch.Generator().manual_seed(len(owner)))]
-        return cls(shuffled.view(point["batch"], -1).to("cuda"))

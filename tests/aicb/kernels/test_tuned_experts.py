@@ -26,7 +26,8 @@ H200 = KernelTable.load("h200")
 H100 = KernelTable.read(FOLDER / "h100" / "experts", "h100")
 MIXTRAL = {(8, 28672, 4096), (8, 4096, 14336)}
 """Its hidden size is a listed width of eight experts."""
-OF_SEVERAL_RANKS = [f"{UNIFORM}{SHARED}{experts}" for experts in SHARED_EXPERTS]
+OF_SEVERAL_RANKS = [f"{UNIFORM}{SHARED}{experts}" for experts in SHARED_EXPERTS if experts != 256]
+"""bf16 experts of 256 were measured in no engine's kernel."""
 
 
 def engines_rows(table: KernelTable, dtype: GemmDtype = "bf16", kind: str = UNIFORM) -> list[KernelRow]:

@@ -12,7 +12,8 @@ import torch
 from aicb.kernels.point import Point, point
 from aicb.measurements.table import KernelTable
 from aicb.profiling.kernel_library import relative_error
-from aicb.profiling.libraries.vllm_fused_moe import VllmFusedMoe, _operands
+from aicb.profiling.libraries.gathered_experts import expert_operands
+from aicb.profiling.libraries.vllm_fused_moe import VllmFusedMoe
 
 
 def gathered(
@@ -75,9 +76,9 @@ def test_operands_of_fp8_keep_what_was_drawn_to_the_rounding_of_the_format():
     """e4m3 has three bits of mantissa: in norm, normal values are rounded by some 2.6 %; scales fill its range."""
     torch.manual_seed(0)
     drawn = gathered(4, 2, 3, per_row=2, n=256, inner=384, dtype="fp8")
-    x, w = _operands(drawn, 4, "cpu")
+    x, w = expert_operands(drawn, 4, "cpu")
     torch.manual_seed(0)
-    wide, _ = _operands(gathered(4, 2, 3, per_row=2, n=256, inner=384), 4, "cpu")
+    wide, _ = expert_operands(gathered(4, 2, 3, per_row=2, n=256, inner=384), 4, "cpu")
     assert x.scales is not None
     assert w.scales is not None
     assert (x.scales.shape, w.scales.shape) == ((4, 3), (3, 2, 3))
