@@ -10,6 +10,8 @@
     aicb profile --model deepseek-v3 --model glm-4.5 --only router_few,router_fp32,router_fp32_few -o routers …
     (vllm_experts_shared: run_plan of aicb.kernels.grouped_gemm.shared_points; vllm_experts_sliced, vllm_experts_h100:
     run_plan of the gathered points of these models under uniform routing, the latter with shared_points, too)
+    aicb profile --model qwen3-30b-a3b --tp 1,2,4,8 --weights bf16 --only decode_attention_sglang -o attention …
+    aicb profile --model qwen3-30b-a3b --tp 1,2,4,8 --weights bf16 --only qk_norm,rope_write,sglang_rope,… -o small …
     python scripts/measure_sglang_experts.py -o sglang
     python scripts/build_part.py PART PROFILE_DIRECTORY… [--revision REVISION]
 
@@ -21,11 +23,12 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from aicb.kernels.elementwise import SGLANG
 from aicb.kernels.point import SHAPE_COLUMNS
 from aicb.profiling.store import PROVENANCE_FILE, TABLE_FILE, Row, read_table, write_table
 
@@ -40,13 +43,17 @@ CLOCKS = "clocks were not locked; graph_clock_mhz and rotated_clock_mhz say at w
 class Part:
     """What a part holds."""
 
-    operation: str
+    operation: str | Collection[str]
     kernel_library: str
     """End of the name of the library that ran it."""
     points: str
     cautions: Sequence[str]
     folder: str = "h200"
     """In ``aicb/data``, named after the GPU."""
+
+    @property
+    def operations(self) -> Collection[str]:
+        return (self.operation,) if isinstance(self.operation, str) else self.operation
 
     @property
     def gpu(self) -> str:
@@ -150,6 +157,27 @@ PARTS: Mapping[str, Part] = {
             "sgl_kernel 0.4.5, which sorts the pairs, of which only code for SM90 was kept",
         ],
     ),
+    "sglang_attention": Part(
+        "decode_attention_sglang",
+        "captured decode",
+        "paged decode by FlashAttention-3 as SGLang 0.5.17 captures it in graphs: Qwen3-30B-A3B, Qwen3-235B-A22B, "
+        "Qwen3-8B, Llama-3.1-70B and GLM-4.5-Air (TP 1, 2, 4, 8)",
+        [
+            "pages of one token, adjoining; the schedule is made outside, the kernel chooses the splits",
+            "captured for 32,768 tokens",
+            CLOCKS,
+            "sgl_kernel 0.4.5, of which only code for SM90 was kept",
+        ],
+    ),
+    "sglang_small": Part(
+        tuple(SGLANG),
+        "small kernels",
+        "SGLang's kernels around attention and experts: norms of queries and keys, rotary embedding, writing of KV, "
+        "both at once; choice of experts by softmax, sorting of their pairs (two kernels), sums of a token's results "
+        "(of up to 32 tokens by torch.compile, for any number of tokens). Qwen3-30B-A3B, Qwen3-235B-A22B, Qwen3-8B, "
+        "Llama-3.1-70B, Qwen3-Next-80B-A3B, Mixtral-8x7B, GLM-4.5-Air (TP 1, 2, 4, 8), where they have such a kernel",
+        [CLOCKS, "sgl_kernel 0.4.5, of which only code for SM90 was kept; others compiled there with CUDA 13.0"],
+    ),
     "vllm_mla_fa3": Part(
         "mla_decode_fa3",
         "absorbed MLA",
@@ -243,7 +271,7 @@ def main() -> None:
     by_shape: dict[tuple[object, ...], Row] = {}
     for directory in arguments.directories:
         for row in read_table(directory / TABLE_FILE):
-            if row["op"] in (part.operation, "null_kernel"):
+            if row["op"] in (*part.operations, "null_kernel"):
                 by_shape[tuple(row.get(name) for name in DISTINGUISHING)] = row
     rows = list(by_shape.values())
     first = json.loads((arguments.directories[0] / PROVENANCE_FILE).read_text(encoding="utf-8"))

@@ -28,7 +28,7 @@ from aicb.operators.hybrid_kernels import check_hybrid_kernels
 from aicb.operators.lists import iteration_operators
 from aicb.operators.memory import GPU_MEMORY_UTILIZATION, InstanceMemory, instance_memory, weight_bytes
 from aicb.operators.mla import check_mla_kernel, check_rope_kernel
-from aicb.operators.moe_kernels import check_moe_kernels, moe_kernels_of
+from aicb.operators.moe_kernels import check_moe_kernels
 from aicb.operators.norm_kernel import check_norm_kernel
 from aicb.operators.operator import Communication, Operator
 from aicb.operators.quantisation import check_quant_kernel
@@ -126,10 +126,10 @@ def show(
         str, typer.Option(help="Of fp8 experts: deep_gemm, flashinfer, triton, triton_sglang.")
     ] = "deep_gemm",
     mla_kernel: Annotated[str, typer.Option(help="Of decodes of latents: flash_mla, fa3 or fa3_chunks.")] = "flash_mla",
-    gqa_kernel: Annotated[str, typer.Option(help="Of other decodes: fa3 or fa3_captured.")] = "fa3",
+    gqa_kernel: Annotated[str, typer.Option(help="Of other decodes: fa3, fa3_captured, fa3_sglang.")] = "fa3",
     quant_kernel: Annotated[str, typer.Option(help="Before fp8 products: triton or vllm.")] = "triton",
     dense_kernel: Annotated[str, typer.Option(help="Of other fp8 products: deep_gemm or flashinfer.")] = "deep_gemm",
-    rope_kernel: Annotated[str, typer.Option(help="Of RoPE of latents: in_place or compiled.")] = "in_place",
+    rope_kernel: Annotated[str, typer.Option(help="Of RoPE: in_place, compiled (of latents), sglang.")] = "in_place",
     hybrid_kernels: Annotated[str, typer.Option(help="Around gated delta rules: fused or compiled.")] = "fused",
     norm_kernel: Annotated[str, typer.Option(help="After all-reduces: apart or flashinfer.")] = "apart",
     moe_kernels: Annotated[str, typer.Option(help="Around experts' products: generic, sglang or vllm.")] = "generic",
@@ -166,10 +166,13 @@ def show(
         norm_kernel=norm_kernel,
         moe_kernels=moe_kernels,
     )
-    kernels["moe_kernels"] = moe_kernels_of(
-        kernels["moe_kernels"], loaded, partition, precision, is_apart=overlap_shared_expert
+    operators = iteration_operators(
+        *(loaded, partition, precision, batch),
+        stage=stage,
+        load=of_rank,
+        shared_expert_apart=overlap_shared_expert,
+        **kernels,
     )
-    operators = iteration_operators(loaded, partition, precision, batch, stage=stage, load=of_rank, **kernels)
     if gpu is None and (drafts or overlap_shared_expert or estimator is not EstimatorName.AUTO):
         raise InputError("--gpu: found none, expected a GPU for --estimator, --drafts and --overlap-shared-expert")
     facts = {

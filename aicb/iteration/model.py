@@ -39,13 +39,14 @@ from aicb.iteration.launches import Launches, count_calls, count_launches
 from aicb.iteration.layer_schedule import LayerParts, Piece, PricedPieces, divide, piece_of
 from aicb.iteration.overlap import SHARED_EXPERT_OPERATORS, Overlap, StreamWork, bound_ps, side_by_side_ps
 from aicb.iteration.pricing import PHASES, PS_PER_US, IterationCost, Pricing, price_lists
-from aicb.iteration.sglang_host import HostEngine, host_of, launches_of, writes_with_rotary
+from aicb.iteration.sglang_host import HostEngine, host_of, launches_of
 from aicb.iteration.speculative import Drafting, SpeculativeCost, first_inputs, later
 from aicb.iteration.stage import EXPERTS, GroupKey, NameTable, StagePricer, stage_rules
 from aicb.measurements.gpu import Gpu
 from aicb.model.architecture import Model, MoeFfn, stage_range
 from aicb.model.partition import MoeLayout, Partition
 from aicb.model.precision import Precision
+from aicb.operators.around_attention import rotated_by, writes_with_rotary
 from aicb.operators.batch import Batch, RankBatches, are_divided
 from aicb.operators.dense_kernel import DenseKernel, as_run, check_dense_kernel
 from aicb.operators.dispatch import DEEPEP, ExpertDispatch
@@ -168,6 +169,7 @@ class IterationModel:
         self.host, self.overlap = host_of(host_engine, host or HostModel()), overlap or Overlap()
         self._host_engine = host_engine
         apart = self._has_shared_expert_apart()
+        self._moe_kernels = moe_kernels
         self.moe_kernels = moe_kernels_of(moe_kernels, model, partition, precision, is_apart=apart)
         self.expert_load, self._seed = expert_load or UniformLoad(), seed
         listed = capture_sizes(max_seqs, max_batched_tokens, queries, most_captured(model))
@@ -456,7 +458,7 @@ class IterationModel:
             overlap=self.overlap if self._drafter.is_layer else None,
             drafter=self._drafter,
             experts_kernel=self.experts_kernel,
-            moe_kernels=self.moe_kernels,
+            moe_kernels=self._moe_kernels,
             mla_kernel=self.mla_kernel,
             gqa_kernel=self.gqa_kernel,
             quant_kernel=self.quant_kernel,
@@ -548,6 +550,7 @@ class IterationModel:
         listed = token_operators(
             *parallel, tokens=tokens, stage=stage, rope_kernel=self.rope_kernel, hybrid_kernels=self.hybrid_kernels
         )
+        listed = rotated_by(self.rope_kernel, listed, self.model)
         return normalised_by(self.norm_kernel, self._as_run(listed), self.partition.tp)
 
     def _as_run(self, listed: Iterable[Operator]) -> list[Operator]:

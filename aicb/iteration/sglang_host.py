@@ -29,7 +29,6 @@ from typing import Literal
 
 from aicb.iteration.host import HostModel
 from aicb.iteration.launches import Launches
-from aicb.model.architecture import GroupedQueryAttention, Model, MoeFfn
 
 HostEngine = Literal["vllm", "sglang"]
 """Whose host it is; other engines' was not measured, and vLLM's stands for theirs."""
@@ -45,14 +44,6 @@ BETWEEN_GRAPHS = {"attention": 7.6, "attention_without_writing": 5.6, "latent_at
 Qwen3-8B, 8.02 - 0.64 in 48 of Qwen3-30B-A3B, whose KV is written with the rotary embedding, within graphs. Neither
 latent attention nor the delta rule was measured: of the one vLLM's 8.1 times 1.9, as attention that writes takes 7.6
 for vLLM's 4.0, of the other vLLM's own."""
-
-
-def writes_with_rotary(model: Model) -> bool:
-    """Whether SGLang writes KV in the kernel of the rotary embedding (``models/qwen3_moe.py``, ``gpt_oss.py``): here of
-    models with experts whose heads are normalised or have sinks, so that GLM's count as well."""
-    attention = [kind.attention for kind in model.kinds if isinstance(kind.attention, GroupedQueryAttention)]
-    has_experts = any(isinstance(kind.ffn, MoeFfn) for kind in model.kinds)
-    return has_experts and any(each.qk_norm == "per_head" or each.has_sinks for each in attention)
 
 
 def host_of(engine: HostEngine, host: HostModel) -> HostModel:

@@ -57,7 +57,11 @@ units are cut into parts and many even out. Least squares over the 354 unequal r
 4.2 % median error and 11 % p90 (without 12 and 22); 4.9 and 12 % on the 604 of ``decode_attention``, which it was not
 fitted to; a geometry left out 3 to 6 % median (``scripts/fit_unequal_decodes.py``)."""
 FA3_MAX_SPLITS = 128
-_LABELS = {"decode_attention": "FA3 paged decode", "decode_attention_captured": "FA3 captured decode"}
+_LABELS = {
+    "decode_attention": "FA3 paged decode",
+    "decode_attention_captured": "FA3 captured decode",
+    "decode_attention_sglang": "FA3 decode of SGLang",
+}
 _COLUMNS = ("heads", "kv_heads", "d_qk", "batch", "kv_len")
 
 
@@ -129,6 +133,14 @@ class CapturedDecodeAttention(DecodeAttention):
 
     operations = ("decode_attention_captured",)
     cold_operations = frozenset({"decode_attention_captured"})
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SglangDecodeAttention(DecodeAttention):
+    """The same as SGLang captures it: the schedule made once per step, pages of one token."""
+
+    operations = ("decode_attention_sglang",)
+    cold_operations = frozenset({"decode_attention_sglang"})
 
 
 class PagedTimes(CacheTimes[DecodeAttention]):

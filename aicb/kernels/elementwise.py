@@ -24,6 +24,7 @@ from aicb.kernels.sparse_prefill import SPARSE_FP8_KEY_BYTES
 from aicb.measurements.table import KernelRow
 from aicb.measurements.timing import MeasuredTimes
 from aicb.model.architecture import GatedDeltaNet, GroupedQueryAttention, LatentAttention, MoeFfn
+from aicb.model.partition import kv_heads_per_rank
 from aicb.model.precision import SCALE_BLOCK, SCALE_BYTES, Precision
 
 _SCALE = SCALE_BYTES / SCALE_BLOCK
@@ -38,6 +39,11 @@ HYBRID: Mapping[str, float] = {
 """Kernels of vLLM's hybrid models (``aicb.operators.hybrid_kernels``), measured inside an engine only, with bytes as in
 ``KERNELS``, small tensors left out. Of a decode [states, channels]: a state of 128 x 128 in bf16 per value head, read
 and written, over the 256 channels that Qwen3-Next has per value head, 512 bytes; each channel and its result, 4."""
+SGLANG: Mapping[str, float] = {
+    **{"qk_norm": 4.0, "rope_write": 4.0, "sglang_rope": 4.0, "sglang_kv_write": 4.0, "sglang_topk": 2.0},
+    **{"sglang_align": 4.0, "sglang_sum": 2.0},
+}
+"""SGLang's (`aicb.operators.sglang_kernels`)."""
 IN_ENGINES = frozenset({*HYBRID, "logits_join"})
 """Measured inside engines only, by no profile."""
 KERNELS: Mapping[str, float | None] = {
@@ -50,6 +56,7 @@ KERNELS: Mapping[str, float | None] = {
     **{"group_quant": 3.0 + _SCALE, "rope_latent": 4.0, "silu_and_mul": 6.0, "moe_sum": 2.0, "expert_copy": 4.0},
     **{"topk_softmax": 2.0, "logits_join": 4.0},
     **HYBRID,
+    **SGLANG,
     **{"gating": None, "assemble_k": None, "state_copy": None, "layer_norm": None},
 }
 """Names, and bytes read and written per element of [m, n] where these follow from the name; ``None``: never measured.
@@ -105,7 +112,7 @@ class Elementwise(Kernel):
     def read(cls, operation: str, row: Columns) -> Self:
         """Bytes by the shape where the row does not state them."""
         moved = KERNELS[operation]
-        if operation in ("unpermute", "moe_sum"):  # writes one row per token
+        if operation in ("unpermute", "moe_sum", "sglang_sum"):  # writes one row per token
             moved = 2.0 * (1.0 + 1.0 / row.integer("experts_per_token", 1))
         has_shape = operation in STATED_BY_SHAPE or (bool(row.text("m")) and bool(row.text("n")))
         rows, cols = (row.integer("m"), row.integer("n")) if has_shape else (row.integer("m", 1), row.integer("n", 1))
@@ -147,12 +154,12 @@ class Elementwise(Kernel):
                 yield point("rope", "bf16", {**shape, "d_qk": _rotary_dim(place)}, tag=place.tag, priority=1)
             case "topk" | "grouped_topk":
                 k = next(layer.ffn for layer in place.model.layers if isinstance(layer.ffn, MoeFfn)).experts_per_token
-                for kernel in (self.name, *(("topk_softmax",) if self.name == "topk" else ())):
+                others = ("topk_softmax", "sglang_topk") if self.name == "topk" else ()
+                for kernel in (self.name, *others, "moe_align", "sglang_align"):
                     yield point(kernel, "", {**shape, "experts_per_token": k}, tag=place.tag, priority=1)
-                yield point("moe_align", "", {**shape, "experts_per_token": k}, tag=place.tag, priority=1)
                 rows = {"m": place.tokens * k, "n": place.model.hidden, "experts_per_token": k}
                 yield point("permute", "bf16", rows, tag=place.tag, priority=1)
-                for kernel in ("unpermute", "moe_sum"):
+                for kernel in ("unpermute", "moe_sum", "sglang_sum"):
                     yield point(kernel, "bf16", rows, tag=place.tag, priority=1)
                 copied = {"m": place.tokens, "n": place.model.hidden}
                 yield point("expert_copy", "bf16", copied, tag=place.tag, priority=1)
@@ -163,6 +170,7 @@ class Elementwise(Kernel):
                     if isinstance(attention, GroupedQueryAttention):
                         kv = {"kv_heads": self.cols // (2 * attention.head_dim), "d_v": attention.head_dim}
                         yield point(self.name, "bf16", {**shape, **kv}, tag=place.tag, priority=1)
+                        yield from _sglang_points(attention, place)
 
     @classmethod
     def swept_points(cls, swept: SweptModel) -> Iterator[Point]:
@@ -258,6 +266,23 @@ def _rotary_dim(place: ListedPlace) -> int:
         if isinstance(layer.attention, LatentAttention):
             return layer.attention.qk_rope_head_dim
     raise AssertionError("no attention with rotary embedding")
+
+
+def _sglang_points(attention: GroupedQueryAttention, place: ListedPlace) -> Iterator[Point]:
+    """Kernels that normalise, rotate and write, of heads that are rotated whole."""
+    heads, kv_heads = attention.heads // place.tp, kv_heads_per_rank(attention.kv_heads, place.tp)
+    shape = {"heads": heads, "kv_heads": kv_heads, "d_qk": attention.head_dim}
+    rotated, written = (heads + kv_heads) * attention.head_dim, 2 * kv_heads * attention.head_dim
+    if attention.rotary_dim == attention.head_dim:
+        for name, columns in (
+            ("sglang_rope", rotated),
+            ("sglang_kv_write", written),
+            ("rope_write", rotated + written),
+        ):
+            yield point(name, "bf16", {"m": place.tokens, "n": columns, **shape}, tag=place.tag, priority=1)
+        if attention.qk_norm == "per_head":
+            normalised = {"m": place.tokens * (heads + kv_heads), "n": attention.head_dim, **shape}
+            yield point("qk_norm", "bf16", normalised, tag=place.tag, priority=1)
 
 
 def _compiled_rope_points(latent: LatentAttention, tp: int, swept: SweptModel) -> Iterator[Point]:

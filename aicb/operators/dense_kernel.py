@@ -16,7 +16,7 @@ from aicb.kernels.elementwise import Elementwise
 from aicb.kernels.gemm import SWAPPED_BELOW_ROWS, Gemm, SwappedGemm
 from aicb.model.precision import Precision
 from aicb.operators.build import ACTIVATION_BYTES, elementwise
-from aicb.operators.moe_kernels import MoeKernels, chosen_by
+from aicb.operators.moe_kernels import MoeKernelsOfModel, chosen_by
 from aicb.operators.operator import Operator
 from aicb.operators.quantisation import NOT_OF_PRODUCTS, QuantKernel, quantised_by
 from boundary.errors import InputError
@@ -50,7 +50,7 @@ def as_run(
     operators: Iterable[Operator],
     quant_kernel: QuantKernel,
     dense_kernel: DenseKernel,
-    moe_kernels: MoeKernels = "generic",
+    moe_kernels: MoeKernelsOfModel = "generic",
 ) -> list[Operator]:
     """Operators of tokens and attention as an engine's kernels run them."""
     return multiplied_by(dense_kernel, quantised_by(quant_kernel, chosen_by(moe_kernels, operators)))

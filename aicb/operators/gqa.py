@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal, get_args
 
-from aicb.kernels.decode_attention import CapturedDecodeAttention, DecodeAttention
+from aicb.kernels.decode_attention import CapturedDecodeAttention, DecodeAttention, SglangDecodeAttention
 from aicb.kernels.prefill_attention import PrefillAttention
 from aicb.model.architecture import GroupedQueryAttention
 from aicb.model.partition import kv_heads_per_rank, split
@@ -24,9 +24,10 @@ from aicb.operators.hybrid_kernels import HybridKernels, gated_head_norm
 from aicb.operators.operator import Operator
 from boundary.errors import InputError
 
-GqaKernel = Literal["fa3", "fa3_captured"]
-"""Of decodes: FlashAttention-3 called with its own choice of splits, or as vLLM 0.24.0 captures it. The latter was
-measured over bf16 caches; over fp8 ones the former stands for it."""
+GqaKernel = Literal["fa3", "fa3_captured", "fa3_sglang"]
+"""Of decodes: FlashAttention-3 called with its own choice of splits, or as vLLM 0.24.0 or SGLang 0.5.17 captures it.
+The latter were measured over bf16 caches; over fp8 ones the first stands for them, and for SGLang's within a span,
+whose schedule is made in each layer (``flashattention_backend.py``)."""
 
 
 def check_gqa_kernel(chosen: str) -> None:
@@ -89,11 +90,17 @@ def attention_operators(
     if is_decode.any():
         kv = batch.kv_tokens[is_decode]
         kv = kv if span is None else span.seen(kv)
-        is_captured = kernel == "fa3_captured" and shape.precision.kv == "bf16"
-        decode_kernel = CapturedDecodeAttention if is_captured else DecodeAttention
-        decode = decode_kernel(kv, heads, kv_heads, head_dim, span=span)
+        decode = _decode_kernel(kernel, shape, gqa)(kv, heads, kv_heads, head_dim, span=span)
         listed.append(attention_kernel(f"{name}decode_attention", decode, shape))
     return listed
+
+
+def _decode_kernel(kernel: GqaKernel, shape: RankShape, gqa: GroupedQueryAttention) -> type[DecodeAttention]:
+    if shape.precision.kv != "bf16":
+        return DecodeAttention
+    if kernel == "fa3_sglang":
+        return DecodeAttention if gqa.span else SglangDecodeAttention
+    return CapturedDecodeAttention if kernel == "fa3_captured" else DecodeAttention
 
 
 def _norms(gqa: GroupedQueryAttention, shape: RankShape, tokens: int) -> list[Operator]:

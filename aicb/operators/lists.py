@@ -29,13 +29,14 @@ from aicb.model.architecture import (
 from aicb.model.partition import MoeLayout, Partition
 from aicb.model.precision import Precision
 from aicb.operators import ffn, gated_delta, gqa, head, mla, moe
+from aicb.operators.around_attention import rotated_by
 from aicb.operators.batch import Batch
 from aicb.operators.build import ACTIVATION_BYTES, RankShape, communicate, elementwise, quant
 from aicb.operators.dense_kernel import DenseKernel, as_run
 from aicb.operators.dispatch import DEEPEP, ExpertDispatch
 from aicb.operators.experts_kernel import ExpertsKernel, experts_kernel_of
 from aicb.operators.hybrid_kernels import HybridKernels, residual_norms
-from aicb.operators.moe_kernels import MoeKernels, moe_kernels_of
+from aicb.operators.moe_kernels import MoeKernels, MoeKernelsOfModel, moe_kernels_of
 from aicb.operators.norm_kernel import NormKernel, normalised_by
 from aicb.operators.operator import Communication, Operator
 from aicb.operators.quantisation import QuantKernel
@@ -192,7 +193,7 @@ def expert_operators(
     stage: int = 0,
     load: Callable[[MoeFfn, int], RankLoad] | None = None,
     experts_kernel: ExpertsKernel = "deep_gemm",
-    moe_kernels: MoeKernels = "generic",
+    moe_kernels: MoeKernelsOfModel = "generic",
     dispatch: ExpertDispatch = DEEPEP,
     popularity: Callable[[MoeFfn, int], tuple[RankPopularity, ...] | None] | None = None,
 ) -> list[Operator]:
@@ -260,10 +261,12 @@ def iteration_operators(
     hybrid_kernels: HybridKernels = "fused",
     norm_kernel: NormKernel = "apart",
     dispatch: ExpertDispatch = DEEPEP,
+    shared_expert_apart: bool = False,
 ) -> list[Operator]:
     """All operators of one rank of one stage in one iteration.
 
     ``group_tokens`` defaults to equal batches on all DP ranks. Whether the group decodes is taken from this batch.
+    ``shared_expert_apart``: it overlaps the others, and is none of them.
     ``load``, ``experts_kernel``, ``moe_kernels``, ``dispatch`` as in ``expert_operators``, ``mla_kernel``,
     ``gqa_kernel`` as in ``attention_operators``, ``quant_kernel`` and ``dense_kernel`` as in ``dense_kernel.as_run``,
     ``rope_kernel`` and ``hybrid_kernels`` as in ``token_operators``, ``norm_kernel`` as in
@@ -275,11 +278,11 @@ def iteration_operators(
         group_tokens = tokens * partition.dp if shares_experts else tokens
     parallel = (model, partition, precision)
     experts_kernel = experts_kernel_of(experts_kernel, moe_kernels, precision.weights)
-    moe_kernels = moe_kernels_of(moe_kernels, *parallel)
+    of_model = moe_kernels_of(moe_kernels, *parallel, is_apart=shared_expert_apart)
     listed = token_operators(
         *parallel, tokens=tokens, stage=stage, rope_kernel=rope_kernel, hybrid_kernels=hybrid_kernels
     )
-    listed = normalised_by(norm_kernel, listed, partition.tp)
+    listed = normalised_by(norm_kernel, rotated_by(rope_kernel, listed, model), partition.tp)
     listed += attention_operators(
         *parallel,
         batch,
@@ -289,7 +292,7 @@ def iteration_operators(
         hybrid_kernels=hybrid_kernels,
     )
     return [
-        *as_run(listed, quant_kernel, dense_kernel, moe_kernels),
+        *as_run(listed, quant_kernel, dense_kernel, of_model),
         *expert_operators(
             model,
             partition,
@@ -300,7 +303,7 @@ def iteration_operators(
             stage=stage,
             load=load,
             experts_kernel=experts_kernel,
-            moe_kernels=moe_kernels,
+            moe_kernels=of_model,
             dispatch=dispatch,
         ),
         *head_operators(model, partition, precision, rows=batch.logit_rows, stage=stage),

@@ -44,9 +44,10 @@ MlaKernel = Literal["flash_mla", "fa3", "fa3_chunks"]
 ``supported_kv_cache_dtypes``); FlashMLA reads the others."""
 
 
-RopeKernel = Literal["in_place", "compiled"]
+RopeKernel = Literal["in_place", "compiled", "sglang"]
 """Of the rotary embedding: one that rotates a slice of each head's query and the shared key, or what torch.compile
-makes of vLLM's Python, which writes the whole queries anew (0.24.0, ``deepseek_scaling_rope.py``)."""
+makes of vLLM's Python, which writes the whole queries anew (0.24.0, ``deepseek_scaling_rope.py``). ``sglang``: the
+first; in other attention what SGLang runs around it (`aicb.operators.around_attention`)."""
 
 
 def check_rope_kernel(chosen: str) -> None:

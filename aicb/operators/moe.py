@@ -39,7 +39,7 @@ from aicb.operators.experts_kernel import TRITON, ExpertsKernel
 from aicb.operators.ffn import INDEX_BYTES, tokens_to_route
 from aicb.operators.fused_shared_expert import with_shared_expert
 from aicb.operators.moe_kernels import (
-    MoeKernels,
+    MoeKernelsOfModel,
     activated,
     are_sorted,
     copied_results,
@@ -61,7 +61,7 @@ def expert_operators(
     is_decode: bool,
     load: RankLoad | None = None,
     experts_kernel: ExpertsKernel = "deep_gemm",
-    moe_kernels: MoeKernels = "generic",
+    moe_kernels: MoeKernelsOfModel = "generic",
     dispatch: ExpertDispatch = DEEPEP,
     popularity: tuple[RankPopularity, ...] | None = None,
 ) -> list[Operator]:
@@ -75,7 +75,7 @@ def expert_operators(
         return []
     load = load or expected_load(moe, shape.partition, distinct)
     if not is_dispatched:
-        if moe_kernels == "sglang":
+        if moe_kernels == "sglang_fused":
             moe, load = with_shared_expert(moe, load, tokens)
         copies = [copied_results(tokens, shape)] if moe_kernels == "vllm" else []
         if shape.is_fp8 and experts_kernel == "flashinfer":
@@ -96,7 +96,7 @@ def _replicated_tokens(
     shape: RankShape,
     tokens: int,
     load: RankLoad,
-    kernels: MoeKernels,
+    kernels: MoeKernelsOfModel,
     experts_kernel: ExpertsKernel,
     *,
     is_decode: bool,
@@ -118,7 +118,7 @@ def _replicated_tokens(
             weighted_sum(load.rows, tokens, shape),
         ]
     if shape.precision.weights == "mxfp4":
-        return [sorted_pairs(moe, tokens, shape.count), *_fused(moe, shape, load)]
+        return [sorted_pairs(moe, tokens, shape.count, kernels), *_fused(moe, shape, load)]
     pairs = _sorted_rows(moe, shape, tokens, load)
     is_shared, is_sglang = shape.partition.ep > 1, experts_kernel == "triton_sglang"
     is_few = kernels == "vllm" and not is_shared and not are_sorted(moe, tokens)
@@ -135,7 +135,7 @@ def _replicated_tokens(
         in_sglang_tiles=is_sglang,
     )
     return [
-        unsorted_pairs(shape) if is_few else sorted_pairs(moe, tokens, shape.count),
+        unsorted_pairs(shape) if is_few else sorted_pairs(moe, tokens, shape.count, kernels),
         *([_expert_map(shape.count)] if is_shared else []),
         *(activated(each, kernels) for each in grouped),
         summed(moe, shape, pairs, tokens, kernels),
@@ -161,7 +161,7 @@ def _gathered_tokens(
     shape: RankShape,
     tokens: int,
     load: RankLoad,
-    kernels: MoeKernels,
+    kernels: MoeKernelsOfModel,
     *,
     in_sglang_tiles: bool,
 ) -> list[Operator]:
@@ -176,7 +176,7 @@ def _gathered_tokens(
     is_sorted = is_shared or are_sorted(moe, tokens)
     listed = [
         quant("moe_quant", tokens, shape.hidden, count=shape.count, phase=Phase.EXPERTS),
-        *([sorted_pairs(moe, tokens, shape.count)] if is_sorted else unsorted),
+        *([sorted_pairs(moe, tokens, shape.count, kernels)] if is_sorted else unsorted),
         *([_expert_map(shape.count)] if is_shared else []),
         *_grouped(
             moe,
@@ -208,7 +208,7 @@ def _tokens_of_all(
     sent: Sent,
     load: RankLoad,
     kind: DispatchKind,
-    kernels: MoeKernels,
+    kernels: MoeKernelsOfModel,
     experts_kernel: ExpertsKernel,
     *,
     is_decode: bool,

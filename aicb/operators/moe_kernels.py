@@ -13,8 +13,10 @@ looked at kernel by kernel. ``vllm``: what vLLM 0.24.0 runs (kernels of steps an
   kernels for two to four), which takes 5 us for a single token;
 - sums are copied to where the layer expects them (``fused_moe/prepare_finalize/no_dp_ep.py``), by a copy, no kernel.
 
-``sglang``: the generic ones, with the shared expert among the routed ones (`aicb.operators.fused_shared_expert`), and
-the same kernel for scores of up to 16 tokens (``srt/models/deepseek_v2.py``, ``MoEGate``).
+``sglang``: SGLang 0.5.17's, measured alone (`aicb.profiling.libraries.sglang_ops`): one chooses experts by softmax, two
+sort the pairs, however few, one sums results; and the same kernel for scores of up to 16 tokens
+(``srt/models/deepseek_v2.py``, ``MoEGate``). ``sglang_fused``: the same with the shared expert among the routed ones
+(`aicb.operators.fused_shared_expert`), which an engine decides by its model.
 """
 
 from __future__ import annotations
@@ -36,6 +38,8 @@ from aicb.operators.operator import Operator, Phase
 from boundary.errors import InputError
 
 MoeKernels = Literal["generic", "sglang", "vllm"]
+MoeKernelsOfModel = Literal[MoeKernels, "sglang_fused"]
+OF_SGLANG = ("sglang", "sglang_fused")
 
 UNSORTED_SHARE = 4
 """vLLM's Triton kernel takes pairs as they come where so many times their number is no more than the experts and no
@@ -44,6 +48,8 @@ CHOOSING_EXPERTS = 128
 """The fewest experts for which its kernel was measured; among fewer, the other one's times stand for it."""
 SUMMED_BY_VLLM = 4
 """Experts of a token up to which vLLM sums results by kernels of its own."""
+ADDED_BY_TORCH = 2
+"""Experts of a token whose results SGLang has torch add."""
 
 
 def check_moe_kernels(chosen: str) -> None:
@@ -54,21 +60,20 @@ def check_moe_kernels(chosen: str) -> None:
 
 def moe_kernels_of(
     chosen: MoeKernels, model: Model, partition: Partition, precision: Precision, *, is_apart: bool = False
-) -> MoeKernels:
-    """SGLang's run as the generic ones where the shared expert is not fused; ``is_apart``: it cannot be, as it overlaps
+) -> MoeKernelsOfModel:
+    """What is chosen in an engine of this model; ``is_apart``: the shared expert cannot be a routed one, as it overlaps
     others or runs elsewhere."""
-    if chosen != "sglang":
-        return chosen
-    return "sglang" if is_fused(model, partition, precision) and not is_apart else "generic"
+    is_with_routed = chosen == "sglang" and is_fused(model, partition, precision) and not is_apart
+    return "sglang_fused" if is_with_routed else chosen
 
 
-def chosen_by(kernels: MoeKernels, operators: Iterable[Operator]) -> list[Operator]:
+def chosen_by(kernels: MoeKernelsOfModel, operators: Iterable[Operator]) -> list[Operator]:
     """The operators, among which are scores of experts, the choice by them and shared experts, as ``kernels`` do it."""
     if kernels == "generic":
         return list(operators)
-    if kernels == "sglang":
-        return [_scored(each) for each in without_shared_expert(operators)]
-    return [_by_softmax(_scored(each)) for each in operators]
+    listed = without_shared_expert(operators) if kernels == "sglang_fused" else operators
+    by_softmax = _by_softmax if kernels == "vllm" else _by_sglang
+    return [by_softmax(_scored(each)) for each in listed]
 
 
 def _scored(operator: Operator) -> Operator:
@@ -90,16 +95,23 @@ def _by_softmax(operator: Operator) -> Operator:
     )
 
 
+def _by_sglang(operator: Operator) -> Operator:
+    kernel = operator.kernel
+    if operator.name != "topk" or not isinstance(kernel, Elementwise) or kernel.name != "topk":
+        return operator
+    return replace(operator, kernel=replace(kernel, name="sglang_topk"))
+
+
 def are_sorted(moe: MoeFfn, tokens: int) -> bool:
     """Whether vLLM sorts the pairs of tokens and experts of a rank that has all experts."""
     return UNSORTED_SHARE * tokens * moe.experts_per_token > moe.experts
 
 
-def sorted_pairs(moe: MoeFfn, tokens: int, count: int) -> Operator:
+def sorted_pairs(moe: MoeFfn, tokens: int, count: int, kernels: MoeKernelsOfModel) -> Operator:
     """(token, expert) pairs in the order of experts."""
     per_score = 2 * INDEX_BYTES * moe.experts_per_token / moe.experts
-    size = (tokens, moe.experts)
-    return elementwise("moe_align", "moe_align", size, per_score, count=count, phase=Phase.EXPERTS)
+    size, kernel = (tokens, moe.experts), "sglang_align" if kernels in OF_SGLANG else "moe_align"
+    return elementwise("moe_align", kernel, size, per_score, count=count, phase=Phase.EXPERTS)
 
 
 def unsorted_pairs(shape: RankShape) -> Operator:
@@ -108,7 +120,7 @@ def unsorted_pairs(shape: RankShape) -> Operator:
     return elementwise("moe_align", "expert_copy", size, per_element, count=shape.count, phase=Phase.EXPERTS)
 
 
-def activated(operator: Operator, kernels: MoeKernels) -> Operator:
+def activated(operator: Operator, kernels: MoeKernelsOfModel) -> Operator:
     """The activation between two products, of bf16 results that are not quantised in the same kernel."""
     kernel = operator.kernel
     if kernels != "vllm" or not isinstance(kernel, Elementwise) or kernel.name != "silu_mul":
@@ -116,10 +128,12 @@ def activated(operator: Operator, kernels: MoeKernels) -> Operator:
     return replace(operator, kernel=replace(kernel, name="silu_and_mul"))
 
 
-def summed(moe: MoeFfn, shape: RankShape, pairs: float, tokens: float, kernels: MoeKernels) -> Operator:
+def summed(moe: MoeFfn, shape: RankShape, pairs: float, tokens: float, kernels: MoeKernelsOfModel) -> Operator:
     """Results ``[pairs, h]`` read, their sums ``[tokens, h]`` written; the down projection has weighted them."""
-    is_torchs = kernels == "vllm" and moe.experts_per_token > SUMMED_BY_VLLM
-    return weighted_sum(pairs, tokens, shape, "moe_sum" if is_torchs else "unpermute")
+    if kernels == "vllm" and moe.experts_per_token > SUMMED_BY_VLLM:
+        return weighted_sum(pairs, tokens, shape, "moe_sum")
+    is_sglangs = kernels in OF_SGLANG and moe.experts_per_token > ADDED_BY_TORCH
+    return weighted_sum(pairs, tokens, shape, "sglang_sum" if is_sglangs else "unpermute")
 
 
 def weighted_sum(rows: float, tokens: float, shape: RankShape, kernel: str = "unpermute") -> Operator:

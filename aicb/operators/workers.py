@@ -27,7 +27,7 @@ from aicb.operators.experts_kernel import ExpertsKernel
 from aicb.operators.hybrid_kernels import HybridKernels
 from aicb.operators.lists import ffn_counts, kernels_of, not_ffn_token_operators
 from aicb.operators.mla import RopeKernel
-from aicb.operators.moe_kernels import MoeKernels
+from aicb.operators.moe_kernels import MoeKernelsOfModel
 from aicb.operators.operator import Communication, Operator, WorkerExchange
 
 
@@ -84,7 +84,7 @@ def ffn_operators(
     count: int = 1,
     load: RankLoad | None = None,
     experts_kernel: ExpertsKernel = "deep_gemm",
-    moe_kernels: MoeKernels = "generic",
+    moe_kernels: MoeKernelsOfModel = "generic",
 ) -> list[Operator]:
     """Operators of one FFN worker in ``count`` layers, for ``group_tokens`` of all attention workers.
 

@@ -4,8 +4,8 @@
     python -m tests.validation.sglang_experts
 
 From traces of the engines of `tests.validation.sglang_served` (``tests/data/engine/sglang-h200-layers.json.gz``): a
-prompt alone, or decodes together; two of the shapes in fp8 are what SGLang's kernel is priced by
-(`aicb.kernels.sglang_tiles.SglangTileTimes`), all others are not. DeepSeek's shared expert is one more routed one.
+prompt alone, or decodes together. The kernel is priced by its times without an engine; nothing is taken from these.
+DeepSeek's shared expert is one more routed one.
 """
 
 from __future__ import annotations
@@ -28,7 +28,6 @@ MODELS = {
     "deepseek-v3-l8": ("deepseek-v3", "fp8"),
 }
 """Built-in model and format of weights, by the engine's name."""
-PRICED_BY = ("qwen3-30b-a3b-fp8, 1,024 tokens", "deepseek-v3-l8, 4,096 tokens")
 PRODUCTS = {"up": "moe_gate_up", "down": "moe_down"}
 
 
@@ -69,9 +68,8 @@ def _compare(engine: str, trace: str, kernels: dict[str, float]) -> list[Compari
 def main() -> int:
     """Prints all rows."""
     for row in compare_products():
-        mark = " (priced by it)" if row.name.startswith(PRICED_BY) else ""
         measured_us, priced_us = row.measured_ms * 1e3, row.simulated_ms * 1e3
-        print(f"{row.name:42} {measured_us:8.1f} us, priced {priced_us:8.1f} ({row.error:+.1%}){mark}")
+        print(f"{row.name:42} {measured_us:8.1f} us, priced {priced_us:8.1f} ({row.error:+.1%})")
     return 0
 
 

@@ -7,15 +7,15 @@ Qwen3-8B, Qwen3-30B-A3B in bf16 and fp8, and DeepSeek-V3 cut to 8 layers in fp8 
 measured on 2026-11-30 with ``aicb profile engine --framework sglang`` at SGLang's defaults: prompts alone, steady
 decodes, Poisson loads. The simulator was frozen before (``6620773e``) and had seen no engine of SGLang; what it said
 then is in docs/accuracy/engines.md. Since then it knows SGLang's graphs of prompts and what launching takes in these
-very engines (`aicb.iteration.sglang_host`), and its kernel of fp8 experts as their traces have it
-(`aicb.kernels.sglang_tiles`): short prompts are no test of it any more, nor are the fp8 experts of Qwen3-30B-A3B.
+very engines (`aicb.iteration.sglang_host`), so that short prompts are no test of it any more, and has SGLang's kernels
+of experts, attention and around both as they were measured without an engine.
 
 On two GPUs, 2026-12-01, frozen at ``e98545e7``: Qwen3-30B-A3B and DeepSeek-V3 of 8 layers with TP 2, without
 FlashInfer's all-reduce (which wants NVLink multicast), and Qwen3-30B-A3B with data-parallel attention whose two ranks
-share the experts. Of the last the kernel of bf16 experts has its tiles' share of the peak, and that steps with prompts
-on one rank and decodes on the other are launched kernel by kernel.
+share the experts. From the last it has that steps with prompts on one rank and decodes on the other are launched kernel
+by kernel.
 
-All other kernels and the policy are as they were. ``then``: on the default host, as fast as the engine launched in the
+``then``: on the default host, as fast as the engine launched in the
 very phase.
 """
 

@@ -12,6 +12,8 @@ from aicb.iteration.sglang_host import HostEngine
 from aicb.operators.dense_kernel import DenseKernel
 from aicb.operators.dispatch import DispatchKind
 from aicb.operators.experts_kernel import ExpertsKernel
+from aicb.operators.gqa import GqaKernel
+from aicb.operators.mla import RopeKernel
 from aicb.operators.moe_kernels import MoeKernels
 from aicb.operators.quantisation import QuantKernel
 from boundary.fields import Count, NotBool, Number, PositiveSeconds, Section, Seed, Share
@@ -206,17 +208,18 @@ class EngineConfig(Section):
     mla_kernel: Literal["flash_mla", "fa3", "fa3_chunks"]
     """Of decodes of latent attention over a bf16 cache: FlashMLA, or FlashAttention-3 (SGLang's on Hopper), which in
     vLLM computes chunks of prompts of up to 512 tokens as well (``fa3_chunks``)."""
-    gqa_kernel: Literal["fa3", "fa3_captured"]
+    gqa_kernel: GqaKernel
     """Of decodes of grouped-query attention over a bf16 cache: FlashAttention-3 with its own choice of splits, or as
-    vLLM captures it in graphs."""
+    vLLM or SGLang captures it in graphs."""
     quant_kernel: QuantKernel
     """Before fp8 products: vLLM's, apart from the activation function, or a generated one with both."""
     dense_kernel: DenseKernel
     """Of fp8 products outside experts: DeepGEMM's, or FlashInfer's with swapped operands below 32 rows (vLLM's on
     Hopper)."""
-    rope_kernel: Literal["in_place", "compiled"]
+    rope_kernel: RopeKernel
     """Of the rotary embedding of latent attention: one that rotates slices in place, or vLLM's, compiled, which writes
-    the whole queries."""
+    the whole queries. ``sglang``: in place; of other attention, kernels that normalise queries and keys at once, and in
+    models with experts rotate them and write KV at once."""
     hybrid_kernels: Literal["fused", "compiled"]
     """Of models with gated delta rules (Qwen3-Next) besides products, attention and experts: fused into few, or
     vLLM's, compiled, which take projections apart and join them in copies."""

@@ -35,8 +35,9 @@ def with_divided_attention(engine: Mapping[str, Any], stated: Mapping[str, Any],
 
     A chunk is that of all ranks, so that each has its part, and prompts are admitted more freely. A part is no less
     than the requests that are stated, as decodes take a token each here and are not bound by it there; pools that only
-    decode have no chunk. ``engine``: the profile's fields so far. Nothing where ranks share no experts: they are
-    servers apart.
+    decode have no chunk. Attention makes its schedule in each layer (``layers/attention/flashattention_backend.py``,
+    ``_should_disable_scheduler_metadata_precompute``). ``engine``: the profile's fields so far. Nothing where ranks
+    share no experts: they are servers apart.
     """
     dp, ep = _whole(pool.get("dp", 1), 1), _whole(pool.get("ep", 1), 1)
     if dp == 1 or ep == 1:
@@ -44,6 +45,8 @@ def with_divided_attention(engine: Mapping[str, Any], stated: Mapping[str, Any],
     fields: Tree = {"policy_options": {"schedule_conservativeness": DP_CONSERVATIVENESS}}
     if (stated.get("policy") or engine["policy"]) != engine["policy"]:
         fields = {}
+    if engine["gqa_kernel"] == "fa3_sglang":
+        fields["gqa_kernel"] = "fa3"
     if pool.get("role") != "decode":
         fields["max_batched_tokens"] = max(engine["max_batched_tokens"] // dp, _whole(stated.get("max_seqs"), 1))
     return fields

@@ -28,7 +28,9 @@ def all_libraries(device: str, modules: Mapping[str, Path]) -> list[Library]:
     from aicb.profiling.libraries.flash_mla_sparse import FlashMlaFp8, FlashMlaSparse
     from aicb.profiling.libraries.flashinfer_experts import FlashInferExperts
     from aicb.profiling.libraries.flashinfer_gemm import FlashInferGemm
+    from aicb.profiling.libraries.sglang_attention import SglangAttention
     from aicb.profiling.libraries.sglang_fused_moe import SglangFusedMoe
+    from aicb.profiling.libraries.sglang_ops import SglangOps
     from aicb.profiling.libraries.sparse_indexer import DeepGemmIndexer, VllmIndexer
     from aicb.profiling.libraries.torch_compiled import TorchCompiled
     from aicb.profiling.libraries.triton_own import TritonOwn
@@ -57,6 +59,8 @@ def all_libraries(device: str, modules: Mapping[str, Path]) -> list[Library]:
         VllmFusedMoe(),
         VllmMxfp4Experts(),
         SglangFusedMoe(),
+        SglangAttention(),
+        SglangOps(),
         TorchCompiled(),
         TritonOwn(),
     ]

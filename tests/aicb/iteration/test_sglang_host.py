@@ -7,11 +7,12 @@ import pytest
 from aicb.iteration.graph_sizes import GraphSizes
 from aicb.iteration.host import GraphMode, HostModel
 from aicb.iteration.model import IterationModel
-from aicb.iteration.sglang_host import BETWEEN_GRAPHS, LAUNCH_US, SAMPLE_US, host_of, writes_with_rotary
+from aicb.iteration.sglang_host import BETWEEN_GRAPHS, LAUNCH_US, SAMPLE_US, host_of
 from aicb.measurements.gpu import get_gpu
 from aicb.model.catalog import load_model
 from aicb.model.partition import Partition
 from aicb.model.precision import Precision
+from aicb.operators.around_attention import writes_with_rotary
 from aicb.operators.batch import Batch
 
 

@@ -213,18 +213,18 @@ def test_other_shared_experts_stay_apart(model: str, partition: Partition, preci
 
 def test_a_shared_expert_that_overlaps_others_or_runs_elsewhere_is_not_fused() -> None:
     of_deepseek = (load_model("deepseek-v3"), Partition(tp=8), FP8)
-    assert moe_kernels_of("sglang", *of_deepseek) == "sglang"
-    assert moe_kernels_of("sglang", *of_deepseek, is_apart=True) == "generic"
+    assert moe_kernels_of("sglang", *of_deepseek) == "sglang_fused"
+    assert moe_kernels_of("sglang", *of_deepseek, is_apart=True) == "sglang"
     model = IterationModel(*of_deepseek, get_gpu("h200"), moe_kernels="sglang")
     overlapped = IterationModel(
         *of_deepseek, get_gpu("h200"), moe_kernels="sglang", overlap=Overlap(shared_expert_stream=True)
     )
-    assert (model.moe_kernels, overlapped.moe_kernels) == ("sglang", "generic")
+    assert (model.moe_kernels, overlapped.moe_kernels) == ("sglang_fused", "sglang")
 
 
 def test_models_without_shared_experts_run_the_same() -> None:
     model = load_model("qwen3-30b-a3b")
-    assert moe_kernels_of("sglang", model, ONE, BF16) == "generic"
+    assert moe_kernels_of("sglang", model, ONE, BF16) == "sglang"
     assert moe_kernels_of("vllm", model, ONE, BF16) == "vllm"
 
 
