@@ -4,8 +4,9 @@
     python scripts/fit_unequal_decodes.py
 
 The time of a batch of unequal lengths is compared with that of equal lengths of as many blocks, interpolated between
-measured ones of the same geometry and batch. Least squares over the rows as vLLM captures them; those of the kernel
-called alone are compared with the fit, and so is each geometry with a fit of the others.
+measured ones of the same geometry and batch. Least squares over the rows as vLLM captures them, and over those as
+SGLang does, in a build of its own; those of the kernel called alone are compared with the first fit, and each geometry
+with a fit of the others.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ from numpy.typing import NDArray
 
 from aicb.data import FOLDER
 from aicb.kernels.decode_attention import (
+    SGLANG_DECODES,
+    SGLANG_UNEQUAL_SHARES,
     UNEQUAL_FROM_US,
     UNEQUAL_SHARES,
     UNEQUAL_SPREAD,
@@ -30,6 +33,7 @@ from aicb.kernels.point import decode_lengths
 from aicb.measurements.gpu import get_gpu
 
 CAPTURED = ("vllm_fa3_captured.parquet", "decode_attention_captured")
+OF_SGLANG = ("sglang_attention.parquet", SGLANG_DECODES)
 ALONE = ("profile/profile.parquet", "decode_attention")
 SMS = get_gpu("h200").sms
 Geometry = tuple[int, int, int]
@@ -116,9 +120,18 @@ def main() -> None:
     _report("captured, no penalty", errors(captured, np.zeros(len(UNEQUAL_UNITS))))
     _report("captured", errors(captured, UNEQUAL_SHARES))
     _report("called alone, not fitted", errors(alone, UNEQUAL_SHARES))
-    for geometry in sorted({row.geometry for row in captured}):
-        rest = [row for row in captured if row.geometry != geometry]
-        out = [row for row in captured if row.geometry == geometry]
+    _report_left_out(captured)
+    of_sglang = unequal_rows(*OF_SGLANG)
+    print("SGLANG_UNEQUAL_SHARES", *np.round(fitted(of_sglang), 3))
+    _report("SGLang, vLLM's shares", errors(of_sglang, UNEQUAL_SHARES))
+    _report("SGLang", errors(of_sglang, SGLANG_UNEQUAL_SHARES))
+    _report_left_out(of_sglang)
+
+
+def _report_left_out(rows: Sequence[Unequal]) -> None:
+    for geometry in sorted({row.geometry for row in rows}):
+        rest = [row for row in rows if row.geometry != geometry]
+        out = [row for row in rows if row.geometry == geometry]
         _report(f"{geometry} left out", errors(out, fitted(rest)))
 
 

@@ -26,8 +26,10 @@ from boundary.errors import InputError
 
 GqaKernel = Literal["fa3", "fa3_captured", "fa3_sglang"]
 """Of decodes: FlashAttention-3 called with its own choice of splits, or as vLLM 0.24.0 or SGLang 0.5.17 captures it.
-The latter were measured over bf16 caches; over fp8 ones the first stands for them, and for SGLang's within a span,
-whose schedule is made in each layer (``flashattention_backend.py``)."""
+The latter were measured over bf16 caches; over fp8 ones the first stands for them, and for SGLang's with heads of other
+than `SGLANG_COLUMNS` or within a span, whose schedule is made in each layer (``flashattention_backend.py``)."""
+SGLANG_COLUMNS = 128
+"""Of a head, in measurements of SGLang's decodes."""
 
 
 def check_gqa_kernel(chosen: str) -> None:
@@ -99,7 +101,7 @@ def _decode_kernel(kernel: GqaKernel, shape: RankShape, gqa: GroupedQueryAttenti
     if shape.precision.kv != "bf16":
         return DecodeAttention
     if kernel == "fa3_sglang":
-        return DecodeAttention if gqa.span else SglangDecodeAttention
+        return SglangDecodeAttention if gqa.head_dim == SGLANG_COLUMNS and not gqa.span else DecodeAttention
     return CapturedDecodeAttention if kernel == "fa3_captured" else DecodeAttention
 
 

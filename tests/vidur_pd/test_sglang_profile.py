@@ -63,6 +63,8 @@ def test_ranks_of_data_parallel_attention_have_their_part_of_a_chunk(
     found = config.engine_of(config.cluster.pools[0])
     assert found.max_batched_tokens == tokens
     assert found.policy_options.get("schedule_conservativeness") == conservativeness
+    makes_schedules = conservativeness is not None
+    assert found.gqa_kernel == ("fa3" if makes_schedules else "fa3_sglang"), "of attention in each layer, or of a step"
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import torch
@@ -186,7 +187,7 @@ class SglangOps:
         tokens = max(p["m"] // k, 1)
         x = normal(tokens, k, p["n"], device="cuda")
         out = torch.empty(tokens, p["n"], device="cuda", dtype=torch.bfloat16)
-        add = _compiled_sum if tokens <= COMPILED_SUMS else self._modules["moe"].moe_sum_reduce
+        add = _compiled_sum() if tokens <= COMPILED_SUMS else self._modules["moe"].moe_sum_reduce
         return Kernel(
             "sglang/moe_sum_reduce",
             lambda: add(x, out, 1.0),
@@ -232,7 +233,12 @@ def _positions(tokens: int) -> torch.Tensor:
     return torch.randint(0, _POSITIONS, (tokens,), device="cuda")
 
 
-@torch.compile  # type: ignore[untyped-decorator]
-def _compiled_sum(x: torch.Tensor, out: torch.Tensor, factor: float) -> None:
+@cache
+def _compiled_sum() -> Callable[[torch.Tensor, torch.Tensor, float], object]:
+    compiled: Callable[[torch.Tensor, torch.Tensor, float], object] = torch.compile(_summed)
+    return compiled
+
+
+def _summed(x: torch.Tensor, out: torch.Tensor, factor: float) -> None:
     torch.sum(x, dim=1, out=out)
     out.mul_(factor)
