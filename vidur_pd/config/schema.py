@@ -196,13 +196,13 @@ class EngineConfig(Section):
     GPU has none. ``mxfp4``: of routed experts, for models that are published in it; the rest is bf16."""
     kv: Literal["bf16", "fp8"] = "bf16"
     experts_kernel: ExpertsKernel
-    """Of fp8 experts: grouped products of DeepGEMM, vLLM's fused Triton kernel or SGLang's (``triton_sglang``), where
-    every rank holds all experts, or FlashInfer's, which vLLM takes on Hopper where ranks share them. Those to which
-    DeepEP brings tokens run in DeepGEMM's, others than fp8 in a kernel like Triton's in any case."""
+    """Of fp8 experts: grouped products of DeepGEMM, SGLang's fused Triton kernel (``triton_sglang``), vLLM's
+    (``triton``), where every rank holds all experts, or FlashInfer's, which vLLM takes on Hopper where ranks share them.
+    Those to which DeepEP brings tokens run in DeepGEMM's, others than fp8 in a kernel like Triton's in any case."""
     moe_kernels: MoeKernels
     """Around products of experts that gather their rows, bf16 or by Triton: vLLM's, which leave few tokens unsorted,
-    sum more than four experts by torch and copy the sums; or one that sums, after sorting in bf16. SGLang's are the
-    latter, with the shared expert of DeepSeek-V3 or GLM-4.5 as one more routed expert where no ranks share experts."""
+    sum more than four experts by torch and copy the sums; SGLang's, with the shared expert of DeepSeek-V3 or GLM-4.5 as
+    one more routed expert where no ranks share experts; or generic ones, of which one sums, after sorting in bf16."""
     expert_dispatch: ExpertDispatchConfig
     """To experts that data-parallel ranks share (``ep`` = ``tp``·``dp``, ``dp`` > 1)."""
     mla_kernel: Literal["flash_mla", "fa3", "fa3_chunks"]

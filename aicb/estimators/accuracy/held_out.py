@@ -27,12 +27,12 @@ from aicb.estimators.forest import Forest
 from aicb.estimators.interpolation import InterpolationEstimator
 from aicb.estimators.roofline import RooflineEstimator
 from aicb.kernels.batched_gemm import BatchedGemm
-from aicb.kernels.decode_attention import DecodeAttention
+from aicb.kernels.decode_attention import DecodeAttention, SglangDecodeAttention
 from aicb.kernels.elementwise import Elementwise
 from aicb.kernels.fitting.kriging import Floats
 from aicb.kernels.fitting.surface import BEYOND_OCTAVES, Surface
 from aicb.kernels.gemm import Gemm
-from aicb.kernels.grouped_gemm import GroupedGemm, Layout
+from aicb.kernels.grouped_gemm import SGLANG_TRAIT, GroupedGemm, Layout
 from aicb.kernels.kernel import Kernel
 from aicb.kernels.mla_decode import MlaDecode
 from aicb.kernels.prefill_attention import PrefillAttention
@@ -80,6 +80,13 @@ def cases(timing: Timing) -> list[Case]:
         Case("bmm", "m", surface_of(estimator, BatchedGemm), (3,), products),
         Case("FA3 prefill", "(q, S)", surface_of(estimator, PrefillAttention, "bf16"), (5, 6), _prefill),
         Case("FA3 decode", "batch column", surface_of(estimator, DecodeAttention, "bf16"), (0, 1, 2, 3), _decode),
+        Case(
+            "FA3 decode, SGLang",
+            "batch column",
+            surface_of(estimator, SglangDecodeAttention, "bf16"),
+            (0, 1, 2, 3),
+            _decode,
+        ),
         Case("FlashMLA decode", "batch column", surface_of(estimator, MlaDecode, "bf16"), (0, 1), _mla),
         *fp8_and_sparse_cases(GPU, timing),
         Case("RMSNorm + add", "columns", small_surface(estimator, "add_rms_norm"), (0,), _norm),
@@ -97,12 +104,19 @@ def _dense(estimator: InterpolationEstimator) -> Iterator[Case]:
 def _grouped(estimator: InterpolationEstimator) -> Iterator[Case]:
     """bf16 once: both layouts take the gathered kernel's times."""
     held: tuple[tuple[str, tuple[int, ...]], ...] = (("(n, k)", (2, 3)), ("experts, (n, k)", (0, 1, 2, 3)))
-    layouts: tuple[tuple[Layout, GemmDtype], ...] = (("masked", "bf16"), ("masked", "fp8"), ("contiguous", "fp8"))
-    for layout, dtype in layouts:
-        surface = surface_of(estimator, GroupedGemm, (layout, dtype))
-        kernel = f"{dtype} grouped GEMM, {layout if dtype == 'fp8' else 'gathered'}"
+    layouts: tuple[tuple[Layout, GemmDtype, str, tuple[str, ...]], ...] = (
+        ("masked", "bf16", "gathered", ()),
+        ("masked", "fp8", "masked", ()),
+        ("contiguous", "fp8", "contiguous", ()),
+        ("gathered", "fp8", "gathered", ()),
+        ("masked", "bf16", "SGLang", (SGLANG_TRAIT,)),
+        ("gathered", "fp8", "SGLang", (SGLANG_TRAIT,)),
+    )
+    for layout, dtype, name, traits in layouts:
+        surface = surface_of(estimator, GroupedGemm, (layout, dtype, *traits))
         for groups, columns in held:
-            yield Case(kernel, groups, surface, columns, partial(_experts, dtype=dtype, layout=layout))
+            kernel_of = partial(_experts, dtype=dtype, layout=layout)
+            yield Case(f"{dtype} grouped GEMM, {name}", groups, surface, columns, kernel_of)
 
 
 def _gemm(shape: list[float], dtype: GemmDtype) -> Kernel:
