@@ -20,9 +20,13 @@ class SplitKv:
         unequal_share: float,
         unequal_from_us: float,
         equal_spread: float,
+        longest_us: float = 0.0,
+        longest_token_us: float = 0.0,
     ) -> None:
         """The penalty of unequal lengths is ``unequal_share`` of the time beyond ``unequal_from_us``, at most
-        ``unequal_us``; ``equal_spread``: the relative spread that costs it in full. ``block_tokens`` is at most 160."""
+        ``unequal_us``; ``equal_spread``: the relative spread that costs it in full. From that on a batch takes at least
+        ``longest_us``, and ``longest_token_us`` for each KV token of its longest request. ``block_tokens`` is at most
+        160."""
 
 class KvCost:
     """What a kernel that reads the cache asks of a GPU, at some rates, as lines in the KV tokens of its batch."""

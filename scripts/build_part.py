@@ -11,6 +11,7 @@
     (vllm_experts_shared: run_plan of aicb.kernels.grouped_gemm.shared_points; vllm_experts_sliced, vllm_experts_h100:
     run_plan of the gathered points of these models under uniform routing, the latter with shared_points, too)
     aicb profile --model qwen3-30b-a3b --tp 1,2,4,8 --weights bf16 --only decode_attention_sglang -o attention …
+    aicb profile --model deepseek-v3 --tp 1,2,4,8 --weights bf16 --only mla_decode_sglang -o latents …
     aicb profile --model qwen3-30b-a3b --tp 1,2,4,8 --weights bf16 --only qk_norm,rope_write,sglang_rope,… -o small …
     python scripts/measure_sglang_experts.py -o sglang
     python scripts/build_part.py PART PROFILE_DIRECTORY… [--revision REVISION]
@@ -158,12 +159,14 @@ PARTS: Mapping[str, Part] = {
         ],
     ),
     "sglang_attention": Part(
-        "decode_attention_sglang",
+        ("decode_attention_sglang", "mla_decode_sglang"),
         "captured decode",
         "paged decode by FlashAttention-3 as SGLang 0.5.17 captures it in graphs: Qwen3-30B-A3B, Qwen3-235B-A22B, "
-        "Qwen3-8B, Llama-3.1-70B and GLM-4.5-Air (TP 1, 2, 4, 8)",
+        "Qwen3-8B, Llama-3.1-70B and GLM-4.5-Air (TP 1, 2, 4, 8); absorbed MLA decode of DeepSeek-V3 (TP 1, 2, 4, 8; "
+        "one and two query tokens)",
         [
-            "pages of one token, adjoining; the schedule is made outside, the kernel chooses the splits",
+            "pages of one token, adjoining; the schedule is made outside, of latents in each call; the kernel chooses "
+            "the splits",
             "captured for 32,768 tokens",
             CLOCKS,
             "sgl_kernel 0.4.5, of which only code for SM90 was kept",

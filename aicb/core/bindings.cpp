@@ -75,9 +75,10 @@ void bind_spans(py::module_& module) {
 
 void bind_decodes(py::module_& module) {
     py::class_<SplitKv>(module, "SplitKv")
-        .def(py::init<std::int64_t, std::int64_t, std::int64_t, double, double, double, double>(), py::kw_only(),
-             py::arg("block_tokens"), py::arg("overhead_blocks"), py::arg("parts"), py::arg("unequal_us"),
-             py::arg("unequal_share"), py::arg("unequal_from_us"), py::arg("equal_spread"));
+        .def(py::init<std::int64_t, std::int64_t, std::int64_t, double, double, double, double, double, double>(),
+             py::kw_only(), py::arg("block_tokens"), py::arg("overhead_blocks"), py::arg("parts"),
+             py::arg("unequal_us"), py::arg("unequal_share"), py::arg("unequal_from_us"), py::arg("equal_spread"),
+             py::arg("longest_us") = 0.0, py::arg("longest_token_us") = 0.0);
     py::class_<KvCost>(module, "KvCost")
         .def(py::init<double, double, double>(), py::kw_only(), py::arg("tensor_us"), py::arg("memory_us"),
              py::arg("own_memory_us"))

@@ -38,12 +38,16 @@ bool DecodeTimes::over(const std::int64_t* kv_tokens, std::size_t count, std::si
     volumes(kv_tokens, count, steps, time_us);
     const bool is_far = time_us[0] < low || time_us[steps - 1] > high;
     const double deviation = deviation_of(kv_tokens, count, total);
+    const std::int64_t longest = *std::max_element(kv_tokens, kv_tokens + count);
     std::size_t knot = time.knot_of(time_us[0]);
     for (std::size_t step = 0; step < steps; ++step) {
         const double volume = time_us[step], tokens = tokens_at(step);
         while (knot + 1 < time.volume.size() && time.volume[knot + 1] <= volume) ++knot;
         double found_us = time.time_at(volume, knot);
-        if (deviation > 0.0) found_us += split_kv.penalty_us(found_us, deviation / tokens);
+        if (deviation > 0.0) {
+            const auto longest_tokens = static_cast<double>(longest + static_cast<std::int64_t>(step));
+            found_us += split_kv.penalty_us(found_us, deviation / tokens, longest_tokens);
+        }
         time_us[step] = scaled_us(found_us, tokens);
     }
     return is_estimate || transfer || is_far;

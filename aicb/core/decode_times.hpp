@@ -36,15 +36,21 @@ struct SplitKv {
     double unequal_share;
     double unequal_from_us;
     double equal_spread;  // the relative spread that costs the full penalty; in proportion below it
+    // What a batch takes at least whose longest request is not divided far enough, in full from that spread on.
+    double longest_us;
+    double longest_token_us;  // per KV token of the longest request
 
     std::int64_t blocks_of(std::int64_t kv_tokens) const { return (kv_tokens + block_tokens - 1) / block_tokens; }
     double volume_of(std::int64_t blocks) const {
         return static_cast<double>(blocks) / static_cast<double>(parts) + static_cast<double>(overhead_blocks);
     }
 
-    double penalty_us(double equal_us, double spread) const {
+    double penalty_us(double equal_us, double spread, double longest_tokens) const {
         const double share = std::min(spread / equal_spread, 1.0);
-        return std::min(unequal_us * share, unequal_share * share * std::max(equal_us - unequal_from_us, 0.0));
+        const double penalty_us =
+            std::min(unequal_us * share, unequal_share * share * std::max(equal_us - unequal_from_us, 0.0));
+        const double least_us = longest_us + longest_token_us * longest_tokens;
+        return penalty_us + share * std::max(least_us - equal_us - penalty_us, 0.0);
     }
 };
 

@@ -41,6 +41,7 @@ LAUNCHES = {
     "prefill_attention": 2,  # FlashAttention-3 and the kernel that prepares its schedule
     "moe_align": 2,  # block sizes of experts, places of tokens
     "moe_output": 0,  # a copy, no kernel
+    "moe_shared_slot": 0,  # SGLang's: a launch as counted here stands for more there (aicb.iteration.sglang_host.EAGER)
     "moe_experts": 10,  # of a prompt: three sort, one each copies, activates and sums, two quantise, two multiply
     "shared_gate_mul": 2,  # sigmoid, product
     "shared_add": 0,  # in the norm that follows

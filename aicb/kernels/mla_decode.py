@@ -31,9 +31,13 @@ from aicb.measurements.timing import MeasuredTimes
 from aicb.model.architecture import LatentAttention
 from aicb.model.precision import ELEMENT_BYTES, KvDtype, Precision
 
-_LABELS = {"mla_decode": "FlashMLA decode", "mla_decode_fa3": "FlashAttention-3 MLA decode"}
-PAGE_TOKENS = {"mla_decode": BLOCK_TOKENS, "mla_decode_fa3": 16}
-"""Tokens per KV page in profiles: what FlashMLA takes, and vLLM's default."""
+_LABELS = {
+    "mla_decode": "FlashMLA decode",
+    "mla_decode_fa3": "FlashAttention-3 MLA decode",
+    "mla_decode_sglang": "MLA decode of SGLang",
+}
+PAGE_TOKENS = {"mla_decode": BLOCK_TOKENS, "mla_decode_fa3": 16, "mla_decode_sglang": 1}
+"""Tokens per KV page in profiles: what FlashMLA takes, and the defaults of vLLM and SGLang."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +52,11 @@ class UnequalPenalty:
     from_us: float
     at_most_us: float
     full_spread: float
+    longest_us: float = 0.0
+    longest_token_us: float = 0.0
+    """What a batch takes at least for its longest request, and for each of its tokens where that is not divided."""
+    undivided: float = math.inf
+    """Query heads of all requests from which on it is not; with fewer, into as many times fewer parts."""
 
     def share(self, requests: int) -> float:
         """In proportion between 16 and 32 requests."""
@@ -57,12 +66,19 @@ class UnequalPenalty:
 _UNEQUAL = {
     "mla_decode": UnequalPenalty((0.37, 0.37), from_us=0.0, at_most_us=40.0, full_spread=0.5),
     "mla_decode_fa3": UnequalPenalty((0.185, 0.553), from_us=19.9, at_most_us=math.inf, full_spread=0.1),
+    "mla_decode_sglang": UnequalPenalty(
+        (0.167, 0.167), 20.0, math.inf, 0.107, longest_us=20.4, longest_token_us=0.0319, undivided=8192.0
+    ),
 }
 """FlashMLA: the six unequal rows of the H200 table lie 11 to 50 µs (+3 to +37 %) above equal lengths of the same total;
 0.5 is the spread of uniform lengths. FlashAttention-3 cuts few requests into many parts and hands many of them whole to
 the SMs, so that any difference between long ones costs: least squares over its 180 unequal rows (4 to 128 requests of
 1,024 to 16,384 tokens, spreads from 0.1), 6 % median and 16 % p90; 5 to 9 % median for a distribution left out, 6 % for
-a number of heads left out (without a penalty 16 to 25 %)."""
+a number of heads left out (without a penalty 16 to 25 %). SGLang leaves the number of splits to the kernel, which takes
+132 SMs over tiles of 64 query heads of all requests, whatever the lengths: 64 requests of 128 heads are not divided at
+all, and the longest makes the others wait, up to eight times as long as if all were equal. Least absolute errors over
+its 180 unequal rows, 3.3 % median and 9 % p90; a number of heads or of requests or a distribution left out 2 to 6 %
+median (with the penalty of vLLM's 18 and 68 %)."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -122,6 +138,14 @@ class Fa3MlaDecode(MlaDecode):
 
     operations = ("mla_decode_fa3",)
     cold_operations = frozenset({"mla_decode_fa3"})
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SglangMlaDecode(MlaDecode):
+    """The same as SGLang calls it: the schedule made in each layer, the kernel's own choice of splits."""
+
+    operations = ("mla_decode_sglang",)
+    cold_operations = frozenset({"mla_decode_sglang"})
 
 
 class LatentTimes(CacheTimes[MlaDecode]):
@@ -188,6 +212,8 @@ class LatentTimes(CacheTimes[MlaDecode]):
             unequal_share=self._unequal.share(requests),
             unequal_from_us=self._unequal.from_us,
             equal_spread=self._unequal.full_spread,
+            longest_us=self._unequal.longest_us,
+            longest_token_us=self._unequal.longest_token_us / max(self._unequal.undivided / (heads * requests), 1.0),
         )
 
     def site(self, kernel: MlaDecode, batch: int) -> tuple[Surface, Shape]:

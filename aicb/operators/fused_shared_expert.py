@@ -14,8 +14,10 @@ from dataclasses import replace
 from aicb.experts.profile import RankLoad
 from aicb.model.architecture import LatentAttention, Model, MoeFfn
 from aicb.model.partition import MoeLayout, Partition
-from aicb.model.precision import Precision
-from aicb.operators.operator import Operator
+from aicb.model.precision import Precision, ceil_div
+from aicb.operators.build import elementwise
+from aicb.operators.ffn import INDEX_BYTES
+from aicb.operators.operator import Operator, Phase
 
 FUSING_EXPERTS = (128, 160, 256)
 """Routed experts of the models whose shared expert SGLang fuses: GLM-4.5-Air, GLM-4.5, DeepSeek-V3."""
@@ -41,6 +43,24 @@ def with_shared_expert(moe: MoeFfn, load: RankLoad, tokens: int) -> tuple[MoeFfn
     """The network with one expert more that each of the tokens chooses, and its load."""
     wider = replace(moe, experts=moe.experts + 1, experts_per_token=moe.experts_per_token + 1)
     return wider, RankLoad(load.rows + tokens, load.active_experts + 1, max(load.largest_expert_rows, tokens))
+
+
+SLOT_KERNELS = 7
+"""Of torch: two pads of a fill and a copy each, a sum, a division and a copy (``layers/moe/topk.py``,
+``biased_grouped_topk_gpu``); 9.8 us of a layer of DeepSeek-V3 in an engine of 0.5.17, whatever the batch."""
+SLOT_COLUMNS = 512
+
+
+def shared_slot(moe: MoeFfn, tokens: int, count: int) -> list[Operator]:
+    """The slot of the shared expert behind those that a token has chosen, with the weight of all of these: after
+    FlashInfer's choice by groups, which takes numbers of experts that are powers of two. Small additions of torch stand
+    for its kernels."""
+    if moe.experts & (moe.experts - 1):
+        return []
+    rows = ceil_div(tokens * (moe.experts_per_token + 1), SLOT_COLUMNS)
+    per_element = 2 * INDEX_BYTES
+    size, kernels = (rows, SLOT_COLUMNS), SLOT_KERNELS * count
+    return [elementwise("moe_shared_slot", "add", size, per_element, count=kernels, phase=Phase.EXPERTS)]
 
 
 def without_shared_expert(operators: Iterable[Operator]) -> list[Operator]:

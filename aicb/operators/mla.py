@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from aicb.kernels.mla_chunks import MOST_TOKENS, Fa3MlaChunks
-from aicb.kernels.mla_decode import Fa3MlaDecode, MlaDecode
+from aicb.kernels.mla_decode import Fa3MlaDecode, MlaDecode, SglangMlaDecode
 from aicb.kernels.prefill_attention import PrefillAttention
 from aicb.model.architecture import LatentAttention
 from aicb.model.partition import split
@@ -38,10 +38,13 @@ from aicb.operators.build import (
 from aicb.operators.operator import Operator, Phase
 from boundary.errors import InputError
 
-MlaKernel = Literal["flash_mla", "fa3", "fa3_chunks"]
+MlaKernel = Literal["flash_mla", "fa3", "fa3_chunks", "fa3_sglang"]
 """Of absorbed decodes: FlashMLA, or FlashAttention-3, by which vLLM computes short chunks of prompts, too
-(``fa3_chunks``). The latter reads bf16 caches only (vLLM 0.24.0, ``mla/flashattn_mla.py``,
+(``fa3_chunks``), or as SGLang 0.5.17 calls it, which makes the schedule in each layer (``flashattention_backend.py``,
+``_compute_scheduler_metadata``). The latter read bf16 caches only (vLLM 0.24.0, ``mla/flashattn_mla.py``,
 ``supported_kv_cache_dtypes``); FlashMLA reads the others."""
+_DECODES = {"fa3": Fa3MlaDecode, "fa3_chunks": Fa3MlaDecode, "fa3_sglang": SglangMlaDecode}
+"""Over a bf16 cache."""
 
 
 RopeKernel = Literal["in_place", "compiled", "sglang"]
@@ -144,7 +147,7 @@ def _absorbed(mla: LatentAttention, shape: RankShape, kv: NDArray[np.int64], ker
     heads, sequences = split(mla.heads, shape.tp, "attention heads"), len(kv)
     d_qk, d_v = mla.kv_elements, mla.kv_lora_rank
     is_fp8 = shape.precision.kv == "fp8"
-    decode = MlaDecode if kernel == "flash_mla" or is_fp8 else Fa3MlaDecode
+    decode = MlaDecode if is_fp8 else _DECODES.get(kernel, MlaDecode)
     return [
         batched_gemm("q_absorb", heads, (sequences, mla.kv_lora_rank, mla.qk_nope_head_dim), shape.count),
         *([quant("query_quant", sequences * heads, d_qk, count=shape.count, phase=Phase.ATTENTION)] if is_fp8 else []),

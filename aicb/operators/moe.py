@@ -37,7 +37,7 @@ from aicb.operators.dispatch import (
 )
 from aicb.operators.experts_kernel import TRITON, ExpertsKernel
 from aicb.operators.ffn import INDEX_BYTES, tokens_to_route
-from aicb.operators.fused_shared_expert import with_shared_expert
+from aicb.operators.fused_shared_expert import shared_slot, with_shared_expert
 from aicb.operators.moe_kernels import (
     MoeKernelsOfModel,
     activated,
@@ -75,14 +75,16 @@ def expert_operators(
         return []
     load = load or expected_load(moe, shape.partition, distinct)
     if not is_dispatched:
+        slot: list[Operator] = []
         if moe_kernels == "sglang_fused":
+            slot = shared_slot(moe, tokens, shape.count)
             moe, load = with_shared_expert(moe, load, tokens)
         copies = [copied_results(tokens, shape)] if moe_kernels == "vllm" else []
         if shape.is_fp8 and experts_kernel == "flashinfer":
             return [_in_one_call(moe, shape, tokens, load), *copies]
         listed = _replicated_tokens(moe, shape, tokens, load, moe_kernels, experts_kernel, is_decode=is_decode)
         is_gathered = shape.precision.weights == "bf16" or (shape.is_fp8 and experts_kernel in TRITON)
-        return [*listed, *copies] if is_gathered else listed
+        return [*slot, *listed, *copies] if is_gathered else [*slot, *listed]
     kind = dispatch.kind(is_decode=is_decode)
     is_one_call = shape.is_fp8 and experts_kernel == "flashinfer" and kind in GATHERING
     sent = Sent(tokens_to_route(shape.partition, tokens), group_tokens, popularity, is_one_call)

@@ -182,7 +182,7 @@ def test_engines_decode_latents_by_flash_attention_on_hopper() -> None:
         pool("other", "mixed", engine={"framework": "trtllm"}),
     ]
     found = engines(*pools, engine={})
-    assert [engine.mla_kernel for engine in found] == ["fa3_chunks", "flash_mla", "fa3", "flash_mla"]
+    assert [engine.mla_kernel for engine in found] == ["fa3_chunks", "flash_mla", "fa3_sglang", "flash_mla"]
     assert [engine.dense_kernel for engine in found] == ["flashinfer", "deep_gemm", "deep_gemm", "deep_gemm"]
     assert [engine.rope_kernel for engine in found] == ["compiled", "compiled", "sglang", "in_place"]
     assert [engine.hybrid_kernels for engine in found] == ["compiled", "compiled", "fused", "fused"]

@@ -13,7 +13,7 @@ from aicb.operators.dense_kernel import DenseKernel
 from aicb.operators.dispatch import DispatchKind
 from aicb.operators.experts_kernel import ExpertsKernel
 from aicb.operators.gqa import GqaKernel
-from aicb.operators.mla import RopeKernel
+from aicb.operators.mla import MlaKernel, RopeKernel
 from aicb.operators.moe_kernels import MoeKernels
 from aicb.operators.quantisation import QuantKernel
 from boundary.fields import Count, NotBool, Number, PositiveSeconds, Section, Seed, Share
@@ -197,15 +197,16 @@ class EngineConfig(Section):
     kv: Literal["bf16", "fp8"] = "bf16"
     experts_kernel: ExpertsKernel
     """Of fp8 experts: grouped products of DeepGEMM, SGLang's fused Triton kernel (``triton_sglang``), vLLM's
-    (``triton``), where every rank holds all experts, or FlashInfer's, which vLLM takes on Hopper where ranks share them.
-    Those to which DeepEP brings tokens run in DeepGEMM's, others than fp8 in a kernel like Triton's in any case."""
+    (``triton``), where every rank holds all experts, or FlashInfer's, which vLLM takes on Hopper where ranks share
+    them. Those to which DeepEP brings tokens run in DeepGEMM's, others than fp8 in a kernel like Triton's in any
+    case."""
     moe_kernels: MoeKernels
     """Around products of experts that gather their rows, bf16 or by Triton: vLLM's, which leave few tokens unsorted,
     sum more than four experts by torch and copy the sums; SGLang's, with the shared expert of DeepSeek-V3 or GLM-4.5 as
     one more routed expert where no ranks share experts; or generic ones, of which one sums, after sorting in bf16."""
     expert_dispatch: ExpertDispatchConfig
     """To experts that data-parallel ranks share (``ep`` = ``tp``·``dp``, ``dp`` > 1)."""
-    mla_kernel: Literal["flash_mla", "fa3", "fa3_chunks"]
+    mla_kernel: MlaKernel
     """Of decodes of latent attention over a bf16 cache: FlashMLA, or FlashAttention-3 (SGLang's on Hopper), which in
     vLLM computes chunks of prompts of up to 512 tokens as well (``fa3_chunks``)."""
     gqa_kernel: GqaKernel

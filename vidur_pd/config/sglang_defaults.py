@@ -35,9 +35,9 @@ def with_divided_attention(engine: Mapping[str, Any], stated: Mapping[str, Any],
 
     A chunk is that of all ranks, so that each has its part, and prompts are admitted more freely. A part is no less
     than the requests that are stated, as decodes take a token each here and are not bound by it there; pools that only
-    decode have no chunk. Attention makes its schedule in each layer (``layers/attention/flashattention_backend.py``,
-    ``_should_disable_scheduler_metadata_precompute``). ``engine``: the profile's fields so far. Nothing where ranks
-    share no experts: they are servers apart.
+    decode have no chunk. Grouped-query attention makes its schedule in each layer
+    (``layers/attention/flashattention_backend.py``, `_should_disable_scheduler_metadata_precompute`). ``engine``: the
+    profile's fields so far. Nothing where ranks share no experts: they are servers apart.
     """
     dp, ep = _whole(pool.get("dp", 1), 1), _whole(pool.get("ep", 1), 1)
     if dp == 1 or ep == 1:

@@ -55,6 +55,7 @@ PART_OF_OPERATOR = {
     "topk": "moe_route_select_experts",
     "moe_permute": "moe_expert_up",
     "moe_align": "moe_expert_up",
+    "moe_shared_slot": "moe_expert_up",
     "moe_quant": "moe_expert_up",
     "moe_experts": "moe_expert_up",
     "moe_gate_up": "moe_expert_up",

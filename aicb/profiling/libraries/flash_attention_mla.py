@@ -8,6 +8,7 @@ default of 16 tokens. Not in its times: the schedule's kernel.
 
 from __future__ import annotations
 
+from functools import partial
 from itertools import accumulate
 from pathlib import Path
 
@@ -21,6 +22,21 @@ from aicb.profiling.libraries.modules import load_operators
 
 MOST_SPLITS = 32
 _CHECKED_SEQUENCES = 3
+
+
+def latent_decode_error(
+    query: torch.Tensor, cache: torch.Tensor, table: torch.Tensor, point: Point, out: torch.Tensor
+) -> float:
+    """Largest relative error of the results of some sequences; ``query`` [queries, heads, latent], ``cache`` [pages,
+    tokens, 1, latent]."""
+    worst, starts = 0.0, [0, *accumulate(point.queries)]
+    for i in some_rows(point["batch"], _CHECKED_SEQUENCES):
+        keys = sequence(cache, table, i, point.lengths[i])
+        rows = slice(starts[i], starts[i + 1])
+        positions = torch.arange(point.lengths[i] - point.queries[i], point.lengths[i], device="cuda")
+        expected = reference.attention(query[rows], keys, keys[..., :VALUE], positions)
+        worst = max(worst, relative_error(out[rows], expected))
+    return worst
 
 
 class FlashAttentionMla:
@@ -62,14 +78,5 @@ class FlashAttentionMla:
         )
         operator = torch.ops._vllm_fa3_C.fwd
 
-        def error() -> float:
-            worst = 0.0
-            for i in some_rows(batch, _CHECKED_SEQUENCES):
-                keys = sequence(cache, table, i, point.lengths[i])
-                rows = slice(int(starts[i]), int(starts[i + 1]))
-                positions = torch.arange(point.lengths[i] - point.queries[i], point.lengths[i], device="cuda")
-                expected = reference.attention(query[rows], keys, keys[..., :VALUE], positions)
-                worst = max(worst, relative_error(out[rows], expected))
-            return worst
-
+        error = partial(latent_decode_error, query, cache, table, point, out)
         return Kernel("vllm_fa3/mla_decode", lambda: operator(*arguments), [out], error, ATTENTION_TOLERANCE)
