@@ -76,7 +76,7 @@ the SMs, so that any difference between long ones costs: least squares over its 
 1,024 to 16,384 tokens, spreads from 0.1), 6 % median and 16 % p90; 5 to 9 % median for a distribution left out, 6 % for
 a number of heads left out (without a penalty 16 to 25 %). SGLang leaves the number of splits to the kernel, which takes
 132 SMs over tiles of 64 query heads of all requests, whatever the lengths: 64 requests of 128 heads are not divided at
-all, and the longest makes the others wait, up to eight times as long as if all were equal. Least absolute errors over
+all, and the longest makes the others wait, up to nine times as long as if all were equal. Least absolute errors over
 its 180 unequal rows, 3.3 % median and 9 % p90; a number of heads or of requests or a distribution left out 2 to 6 %
 median (with the penalty of vLLM's 18 and 68 %)."""
 

@@ -27,13 +27,14 @@ LOADS_MOST = {
     SHARED_EXPERTS: 0.12,
 }
 MISSES = {
-    *(("tp1-deepseek-v3-l8", load) for load in ("serve_6.0", "serve_12.0")),
+    ("tp1-deepseek-v3-l8", "serve_12.0"),
+    ("tp1-qwen3-30b-a3b", "serve_2.0"),
     ("tp1-qwen3-30b-a3b-fp8", "serve_6.0"),
     ("tp2-qwen3-30b-a3b", PROMPTS),
     (SHARED_EXPERTS, PROMPTS),
 }
-"""10.7 and 12.5 %, as prompts are launched on two workers, of whom the slower counts; 7.4 %; one of 512 tokens 26 %
-fast; 19 to 26 % fast, where an idle rank's rows that fill up graphs may choose the same experts."""
+"""10.8 %, as prompts are launched on two workers, of whom the slower counts; 5.1 %; 7.4 %; one of 512 tokens 26 % fast;
+19 to 26 % fast, where an idle rank's rows that fill up graphs may choose the same experts."""
 
 
 @pytest.mark.parametrize("name", ENGINES)

@@ -207,8 +207,8 @@ class EngineConfig(Section):
     expert_dispatch: ExpertDispatchConfig
     """To experts that data-parallel ranks share (``ep`` = ``tp``·``dp``, ``dp`` > 1)."""
     mla_kernel: MlaKernel
-    """Of decodes of latent attention over a bf16 cache: FlashMLA, or FlashAttention-3 (SGLang's on Hopper), which in
-    vLLM computes chunks of prompts of up to 512 tokens as well (``fa3_chunks``)."""
+    """Of decodes of latent attention over a bf16 cache: FlashMLA, or FlashAttention-3, which in vLLM computes chunks of
+    prompts of up to 512 tokens as well (``fa3_chunks``), or as SGLang calls it (``fa3_sglang``)."""
     gqa_kernel: GqaKernel
     """Of decodes of grouped-query attention over a bf16 cache: FlashAttention-3 with its own choice of splits, or as
     vLLM or SGLang captures it in graphs."""
