@@ -12,6 +12,7 @@
     run_plan of the gathered points of these models under uniform routing, the latter with shared_points, too)
     aicb profile --model qwen3-30b-a3b --tp 1,2,4,8 --weights bf16 --only decode_attention_sglang -o attention …
     aicb profile --model deepseek-v3 --tp 1,2,4,8 --weights bf16 --only mla_decode_sglang -o latents …
+    aicb profile --model deepseek-v3 --tp 1,2,4,8 --weights bf16 --only mla_decode_flashinfer -o flashinfer …
     aicb profile --model qwen3-30b-a3b --tp 1,2,4,8 --weights bf16 --only qk_norm,rope_write,sglang_rope,… -o small …
     python scripts/measure_sglang_experts.py -o sglang
     python scripts/build_part.py PART PROFILE_DIRECTORY… [--revision REVISION]
@@ -170,6 +171,17 @@ PARTS: Mapping[str, Part] = {
             "captured for 32,768 tokens",
             CLOCKS,
             "sgl_kernel 0.4.5, of which only code for SM90 was kept",
+        ],
+    ),
+    "flashinfer_mla": Part(
+        "mla_decode_flashinfer",
+        "absorbed MLA",
+        "absorbed MLA decode by BatchMLAPagedAttentionWrapper of FlashInfer: DeepSeek-V3 (TP 1, 2, 4, 8; one and two "
+        "query tokens)",
+        [
+            "pages of one token, adjoining; the plan of a step is made outside, by FlashInfer's own rule for graphs",
+            CLOCKS,
+            "compiled there with CUDA 13.0",
         ],
     ),
     "sglang_small": Part(

@@ -126,7 +126,7 @@ def show(
         str, typer.Option(help="Of fp8 experts: deep_gemm, flashinfer, triton, triton_sglang.")
     ] = "deep_gemm",
     mla_kernel: Annotated[
-        str, typer.Option(help="Of decodes of latents: flash_mla, fa3, fa3_chunks or fa3_sglang.")
+        str, typer.Option(help="Of decodes of latents: flash_mla, fa3, fa3_chunks, fa3_sglang, flashinfer.")
     ] = "flash_mla",
     gqa_kernel: Annotated[str, typer.Option(help="Of other decodes: fa3, fa3_captured, fa3_sglang.")] = "fa3",
     quant_kernel: Annotated[str, typer.Option(help="Before fp8 products: triton or vllm.")] = "triton",

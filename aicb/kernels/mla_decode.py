@@ -35,8 +35,9 @@ _LABELS = {
     "mla_decode": "FlashMLA decode",
     "mla_decode_fa3": "FlashAttention-3 MLA decode",
     "mla_decode_sglang": "MLA decode of SGLang",
+    "mla_decode_flashinfer": "FlashInfer MLA decode",
 }
-PAGE_TOKENS = {"mla_decode": BLOCK_TOKENS, "mla_decode_fa3": 16, "mla_decode_sglang": 1}
+PAGE_TOKENS = {"mla_decode": BLOCK_TOKENS, "mla_decode_fa3": 16, "mla_decode_sglang": 1, "mla_decode_flashinfer": 1}
 """Tokens per KV page in profiles: what FlashMLA takes, and the defaults of vLLM and SGLang."""
 
 
@@ -69,6 +70,7 @@ _UNEQUAL = {
     "mla_decode_sglang": UnequalPenalty(
         (0.167, 0.167), 20.0, math.inf, 0.107, longest_us=20.4, longest_token_us=0.0319, undivided=8192.0
     ),
+    "mla_decode_flashinfer": UnequalPenalty((0.315, 0.473), from_us=7.3, at_most_us=math.inf, full_spread=0.103),
 }
 """FlashMLA: the six unequal rows of the H200 table lie 11 to 50 µs (+3 to +37 %) above equal lengths of the same total;
 0.5 is the spread of uniform lengths. FlashAttention-3 cuts few requests into many parts and hands many of them whole to
@@ -78,7 +80,8 @@ a number of heads left out (without a penalty 16 to 25 %). SGLang leaves the num
 132 SMs over tiles of 64 query heads of all requests, whatever the lengths: 64 requests of 128 heads are not divided at
 all, and the longest makes the others wait, up to nine times as long as if all were equal. Least absolute errors over
 its 180 unequal rows, 3.3 % median and 9 % p90; a number of heads or of requests or a distribution left out 2 to 6 %
-median (with the penalty of vLLM's 18 and 68 %)."""
+median (with the penalty of vLLM's 18 and 68 %). FlashInfer, over its 180: 7 and 18 %, one of these left out 7 to 14 %
+(without a penalty 26 %)."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -146,6 +149,14 @@ class SglangMlaDecode(MlaDecode):
 
     operations = ("mla_decode_sglang",)
     cold_operations = frozenset({"mla_decode_sglang"})
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class FlashInferMlaDecode(MlaDecode):
+    """The same by FlashInfer, SGLang's with ``--attention-backend flashinfer``."""
+
+    operations = ("mla_decode_flashinfer",)
+    cold_operations = frozenset({"mla_decode_flashinfer"})
 
 
 class LatentTimes(CacheTimes[MlaDecode]):

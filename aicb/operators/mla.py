@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from aicb.kernels.mla_chunks import MOST_TOKENS, Fa3MlaChunks
-from aicb.kernels.mla_decode import Fa3MlaDecode, MlaDecode, SglangMlaDecode
+from aicb.kernels.mla_decode import Fa3MlaDecode, FlashInferMlaDecode, MlaDecode, SglangMlaDecode
 from aicb.kernels.prefill_attention import PrefillAttention
 from aicb.model.architecture import LatentAttention
 from aicb.model.partition import split
@@ -38,12 +38,18 @@ from aicb.operators.build import (
 from aicb.operators.operator import Operator, Phase
 from boundary.errors import InputError
 
-MlaKernel = Literal["flash_mla", "fa3", "fa3_chunks", "fa3_sglang"]
+MlaKernel = Literal["flash_mla", "fa3", "fa3_chunks", "fa3_sglang", "flashinfer"]
 """Of absorbed decodes: FlashMLA, or FlashAttention-3, by which vLLM computes short chunks of prompts, too
 (``fa3_chunks``), or as SGLang 0.5.17 calls it, which makes the schedule in each layer (``flashattention_backend.py``,
-``_compute_scheduler_metadata``). The latter read bf16 caches only (vLLM 0.24.0, ``mla/flashattn_mla.py``,
-``supported_kv_cache_dtypes``); FlashMLA reads the others."""
-_DECODES = {"fa3": Fa3MlaDecode, "fa3_chunks": Fa3MlaDecode, "fa3_sglang": SglangMlaDecode}
+``_compute_scheduler_metadata``), or FlashInfer (its ``--attention-backend flashinfer``). FlashAttention-3's read bf16
+caches only (vLLM 0.24.0, ``mla/flashattn_mla.py``, ``supported_kv_cache_dtypes``), FlashInfer was measured over them
+alone; FlashMLA reads the others."""
+_DECODES = {
+    "fa3": Fa3MlaDecode,
+    "fa3_chunks": Fa3MlaDecode,
+    "fa3_sglang": SglangMlaDecode,
+    "flashinfer": FlashInferMlaDecode,
+}
 """Over a bf16 cache."""
 
 

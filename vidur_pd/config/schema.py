@@ -208,7 +208,8 @@ class EngineConfig(Section):
     """To experts that data-parallel ranks share (``ep`` = ``tp``·``dp``, ``dp`` > 1)."""
     mla_kernel: MlaKernel
     """Of decodes of latent attention over a bf16 cache: FlashMLA, or FlashAttention-3, which in vLLM computes chunks of
-    prompts of up to 512 tokens as well (``fa3_chunks``), or as SGLang calls it (``fa3_sglang``)."""
+    prompts of up to 512 tokens as well (``fa3_chunks``), or as SGLang calls it (``fa3_sglang``), or ``flashinfer``,
+    which is SGLang's with ``--attention-backend flashinfer``."""
     gqa_kernel: GqaKernel
     """Of decodes of grouped-query attention over a bf16 cache: FlashAttention-3 with its own choice of splits, or as
     vLLM or SGLang captures it in graphs."""

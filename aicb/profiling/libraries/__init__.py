@@ -28,6 +28,7 @@ def all_libraries(device: str, modules: Mapping[str, Path]) -> list[Library]:
     from aicb.profiling.libraries.flash_mla_sparse import FlashMlaFp8, FlashMlaSparse
     from aicb.profiling.libraries.flashinfer_experts import FlashInferExperts
     from aicb.profiling.libraries.flashinfer_gemm import FlashInferGemm
+    from aicb.profiling.libraries.flashinfer_mla import FlashInferMla
     from aicb.profiling.libraries.sglang_attention import SglangAttention
     from aicb.profiling.libraries.sglang_fused_moe import SglangFusedMoe
     from aicb.profiling.libraries.sglang_ops import SglangOps
@@ -45,6 +46,7 @@ def all_libraries(device: str, modules: Mapping[str, Path]) -> list[Library]:
         DeepGemm(),
         FlashInferGemm(),
         FlashInferExperts(),
+        FlashInferMla(),
         FlashMla(modules.get("_flashmla_C")),
         FlashAttention3(modules.get("_vllm_fa3_C")),
         FlashAttentionCaptured(modules.get("_vllm_fa3_C")),

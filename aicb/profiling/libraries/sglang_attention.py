@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+from collections.abc import Sequence
 from functools import partial
 from itertools import accumulate
 from typing import Any
@@ -126,7 +127,12 @@ def _lengths(point: Point) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     lengths = point.lengths
     used = torch.tensor(lengths, dtype=torch.int32, device="cuda")
     starts = torch.tensor([0, *accumulate(point.queries)], dtype=torch.int32, device="cuda")
-    table = torch.zeros(len(lengths), max(CAPTURED_TOKENS, *lengths), dtype=torch.int32, device="cuda")
+    return used, starts, adjoining_slots(lengths, max(CAPTURED_TOKENS, *lengths))
+
+
+def adjoining_slots(lengths: Sequence[int], width: int) -> torch.Tensor:
+    """[sequences, width] slots of the tokens of each sequence, one after another."""
+    table = torch.zeros(len(lengths), width, dtype=torch.int32, device="cuda")
     for index, first in enumerate(accumulate((0, *lengths[:-1]))):
         table[index, : lengths[index]] = torch.arange(first, first + lengths[index], dtype=torch.int32)
-    return used, starts, table
+    return table
