@@ -43,7 +43,7 @@ SGLANG: Mapping[str, float] = {
     **{"qk_norm": 4.0, "rope_write": 4.0, "sglang_rope": 4.0, "sglang_kv_write": 4.0, "sglang_topk": 2.0},
     **{"sglang_align": 4.0, "sglang_sum": 2.0},
 }
-"""SGLang's (`aicb.operators.sglang_kernels`)."""
+"""SGLang's (`aicb.profiling.libraries.sglang_ops`)."""
 IN_ENGINES = frozenset({*HYBRID, "logits_join"})
 """Measured inside engines only, by no profile."""
 KERNELS: Mapping[str, float | None] = {

@@ -55,9 +55,9 @@ class UnequalPenalty:
     full_spread: float
     longest_us: float = 0.0
     longest_token_us: float = 0.0
-    """What a batch takes at least for its longest request, and for each of its tokens where that is not divided."""
+    """What a batch takes at least for its longest request, and for each KV token of it where that is not divided."""
     undivided: float = math.inf
-    """Query heads of all requests from which on it is not; with fewer, into as many times fewer parts."""
+    """Query heads times requests from which on it is not; with half as many it is divided in two, and so on."""
 
     def share(self, requests: int) -> float:
         """In proportion between 16 and 32 requests."""
@@ -68,7 +68,13 @@ _UNEQUAL = {
     "mla_decode": UnequalPenalty((0.37, 0.37), from_us=0.0, at_most_us=40.0, full_spread=0.5),
     "mla_decode_fa3": UnequalPenalty((0.185, 0.553), from_us=19.9, at_most_us=math.inf, full_spread=0.1),
     "mla_decode_sglang": UnequalPenalty(
-        (0.167, 0.167), 20.0, math.inf, 0.107, longest_us=20.4, longest_token_us=0.0319, undivided=8192.0
+        (0.167, 0.167),
+        from_us=20.0,
+        at_most_us=math.inf,
+        full_spread=0.107,
+        longest_us=20.4,
+        longest_token_us=0.0319,
+        undivided=8192.0,
     ),
     "mla_decode_flashinfer": UnequalPenalty((0.315, 0.473), from_us=7.3, at_most_us=math.inf, full_spread=0.103),
 }

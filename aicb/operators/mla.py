@@ -12,6 +12,7 @@ bf16.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Literal, get_args
 
 import numpy as np
@@ -44,7 +45,8 @@ MlaKernel = Literal["flash_mla", "fa3", "fa3_chunks", "fa3_sglang", "flashinfer"
 ``_compute_scheduler_metadata``), or FlashInfer (its ``--attention-backend flashinfer``). FlashAttention-3's read bf16
 caches only (vLLM 0.24.0, ``mla/flashattn_mla.py``, ``supported_kv_cache_dtypes``), FlashInfer was measured over them
 alone; FlashMLA reads the others."""
-_DECODES = {
+_DECODES: Mapping[MlaKernel, type[MlaDecode]] = {
+    "flash_mla": MlaDecode,
     "fa3": Fa3MlaDecode,
     "fa3_chunks": Fa3MlaDecode,
     "fa3_sglang": SglangMlaDecode,
@@ -153,7 +155,7 @@ def _absorbed(mla: LatentAttention, shape: RankShape, kv: NDArray[np.int64], ker
     heads, sequences = split(mla.heads, shape.tp, "attention heads"), len(kv)
     d_qk, d_v = mla.kv_elements, mla.kv_lora_rank
     is_fp8 = shape.precision.kv == "fp8"
-    decode = MlaDecode if is_fp8 else _DECODES.get(kernel, MlaDecode)
+    decode = MlaDecode if is_fp8 else _DECODES[kernel]
     return [
         batched_gemm("q_absorb", heads, (sequences, mla.kv_lora_rank, mla.qk_nope_head_dim), shape.count),
         *([quant("query_quant", sequences * heads, d_qk, count=shape.count, phase=Phase.ATTENTION)] if is_fp8 else []),

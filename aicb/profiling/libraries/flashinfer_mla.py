@@ -8,8 +8,6 @@ adjoin.
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
 from functools import cache, partial
 from itertools import accumulate
 from typing import Any
@@ -20,6 +18,7 @@ from aicb.kernels.point import Point
 from aicb.profiling.kernel_library import ATTENTION_TOLERANCE, Kernel, normal
 from aicb.profiling.libraries.flash_attention_mla import latent_decode_error
 from aicb.profiling.libraries.flash_mla import LATENT, VALUE
+from aicb.profiling.libraries.modules import import_modules
 from aicb.profiling.libraries.sglang_attention import adjoining_slots
 
 WORKSPACE_BYTES = 384 * 2**20
@@ -35,14 +34,8 @@ class FlashInferMla:
     """``flashinfer.mla.BatchMLAPagedAttentionWrapper``."""
 
     def __init__(self) -> None:
-        self._missing: str | None = None
-        if importlib.util.find_spec("flashinfer") is None:
-            self._missing = "flashinfer: not installed"
-            return
-        try:
-            self._module: Any = importlib.import_module("flashinfer.mla")
-        except (ImportError, OSError, RuntimeError) as error:
-            self._missing = f"flashinfer.mla: {type(error).__name__}: {error}".splitlines()[0]
+        found, self._missing = import_modules("flashinfer", ["flashinfer.mla"])
+        self._module: Any = found[0] if found else None
 
     def missing(self) -> str | None:
         return self._missing

@@ -1,11 +1,24 @@
-"""Compiled torch extensions that register operators when loaded: by path, or from an installed vLLM."""
+"""Modules of installed engines and libraries, and compiled torch extensions that register operators when loaded."""
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
+from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import torch
+
+
+def import_modules(package: str, names: Iterable[str]) -> tuple[list[Any], str | None]:
+    """Modules of a package, and why they could not be imported; ``None`` if they could."""
+    if importlib.util.find_spec(package) is None:
+        return [], f"{package}: not installed"
+    try:
+        return [importlib.import_module(name) for name in names], None
+    except (ImportError, OSError, RuntimeError) as error:
+        return [], f"{package}: {type(error).__name__}: {error}".splitlines()[0]
 
 
 def load_operators(module: str, path: Path | None, package: str = "vllm") -> str | None:

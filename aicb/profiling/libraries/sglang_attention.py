@@ -8,8 +8,6 @@ slots adjoin, as those of its prompt do.
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
 from collections.abc import Sequence
 from functools import partial
 from itertools import accumulate
@@ -23,20 +21,15 @@ from aicb.profiling.libraries.flash_attention import paged_decode_error
 from aicb.profiling.libraries.flash_attention_captured import CAPTURED_TOKENS
 from aicb.profiling.libraries.flash_attention_mla import latent_decode_error
 from aicb.profiling.libraries.flash_mla import LATENT, VALUE
+from aicb.profiling.libraries.modules import import_modules
 
 
 class SglangAttention:
     """``flash_attn_with_kvcache`` of an installed sgl_kernel."""
 
     def __init__(self) -> None:
-        self._missing: str | None = None
-        if importlib.util.find_spec("sgl_kernel") is None:
-            self._missing = "sgl_kernel: not installed"
-            return
-        try:
-            self._module: Any = importlib.import_module("sgl_kernel.flash_attn")
-        except (ImportError, OSError, RuntimeError) as error:
-            self._missing = f"sgl_kernel: {type(error).__name__}: {error}".splitlines()[0]
+        found, self._missing = import_modules("sgl_kernel", ["sgl_kernel.flash_attn"])
+        self._module: Any = found[0] if found else None
 
     def missing(self) -> str | None:
         return self._missing

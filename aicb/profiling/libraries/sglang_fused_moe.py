@@ -13,8 +13,6 @@ Signatures of SGLang 0.5.17 are used.
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
 from dataclasses import dataclass
 from types import SimpleNamespace
 
@@ -24,6 +22,7 @@ from aicb.kernels.expert_points import SGLANG_OPERATION, experts_of_all_ranks
 from aicb.kernels.point import Point
 from aicb.profiling.kernel_library import BF16_TOLERANCE, FP8_TOLERANCE, Kernel, relative_error, some_rows
 from aicb.profiling.libraries.gathered_experts import BLOCK, Routing, expert_operands, pairs_of
+from aicb.profiling.libraries.modules import import_modules
 
 _TILES = "sglang.srt.layers.moe.moe_runner.triton_utils"
 _KERNELS = "sglang.kernels.ops.moe.fused_moe_triton_kernels"
@@ -46,17 +45,12 @@ class SglangFusedMoe:
     """``fused_moe_kernel`` of an installed SGLang."""
 
     def __init__(self) -> None:
-        self._missing: str | None = None
-        if importlib.util.find_spec("sglang") is None:
-            self._missing = "sglang: not installed"
+        names = f"{_TILES}.fused_moe_triton_config", f"{_TILES}.moe_align_block_size", _KERNELS
+        found, self._missing = import_modules("sglang", names)
+        if self._missing:
             return
-        try:
-            self._tiles = importlib.import_module(f"{_TILES}.fused_moe_triton_config")
-            self._align = importlib.import_module(f"{_TILES}.moe_align_block_size").moe_align_block_size
-            self._kernels = importlib.import_module(_KERNELS)
-        except (ImportError, OSError, RuntimeError) as error:
-            self._missing = f"sglang: {type(error).__name__}: {error}".splitlines()[0]
-            return
+        self._tiles, align, self._kernels = found
+        self._align = align.moe_align_block_size
         # Without a server there are no settings to ask whether inference is to be deterministic.
         default = SimpleNamespace(deterministic=SimpleNamespace(enable_deterministic_inference=False))
         setattr(self._tiles, "get_exec", lambda: default)  # noqa: B010

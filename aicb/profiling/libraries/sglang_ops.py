@@ -8,8 +8,6 @@ results of a token's experts, of up to 32 tokens made by torch.compile (``fused_
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
 from collections.abc import Callable
 from functools import cache
 from typing import Any
@@ -19,6 +17,7 @@ import torch
 from aicb.kernels.point import Point
 from aicb.profiling.kernel_library import BF16_TOLERANCE, Kernel, normal, relative_error
 from aicb.profiling.libraries import reference
+from aicb.profiling.libraries.modules import import_modules
 
 COMPILED_SUMS = 32
 """Tokens up to which sums are torch.compile's."""
@@ -39,15 +38,8 @@ class SglangOps:
     """Kernels of an installed SGLang, by operation."""
 
     def __init__(self) -> None:
-        self._missing: str | None = None
-        self._modules: dict[str, Any] = {}
-        if importlib.util.find_spec("sglang") is None:
-            self._missing = "sglang: not installed"
-            return
-        try:
-            self._modules = {name: importlib.import_module(path) for name, path in _MODULES.items()}
-        except (ImportError, OSError, RuntimeError) as error:
-            self._missing = f"sglang: {type(error).__name__}: {error}".splitlines()[0]
+        found, self._missing = import_modules("sglang", _MODULES.values())
+        self._modules: dict[str, Any] = dict(zip(_MODULES, found, strict=False))
 
     def missing(self) -> str | None:
         return self._missing

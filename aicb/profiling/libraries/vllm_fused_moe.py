@@ -18,8 +18,6 @@ Signatures of vLLM 0.24 are used.
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
 from typing import Any
 
 import torch
@@ -34,6 +32,7 @@ from aicb.profiling.kernel_library import (
     some_rows,
 )
 from aicb.profiling.libraries.gathered_experts import BLOCK, Routing, expert_operands, pairs_of
+from aicb.profiling.libraries.modules import import_modules
 
 _PACKAGE = "vllm.model_executor.layers.fused_moe"
 _SPARSITY = 4
@@ -45,15 +44,10 @@ class VllmFusedMoe:
     """``fused_moe_kernel`` of an installed vLLM."""
 
     def __init__(self) -> None:
-        self._missing: str | None = None
-        if importlib.util.find_spec("vllm") is None:
-            self._missing = "vllm: not installed"
-            return
-        try:
-            self._kernels = importlib.import_module(f"{_PACKAGE}.fused_moe")
-            self._align = importlib.import_module(f"{_PACKAGE}.moe_align_block_size").moe_align_block_size
-        except (ImportError, OSError, RuntimeError) as error:
-            self._missing = f"vllm: {type(error).__name__}: {error}".splitlines()[0]
+        found, self._missing = import_modules("vllm", (f"{_PACKAGE}.fused_moe", f"{_PACKAGE}.moe_align_block_size"))
+        if not self._missing:
+            self._kernels, align = found
+            self._align = align.moe_align_block_size
 
     def missing(self) -> str | None:
         return self._missing
