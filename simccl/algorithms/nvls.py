@@ -68,7 +68,7 @@ class Nvls(_OnSwitches):
     between_us = (0.0, 0.0, 18.0)
 
     def is_enabled(self, at: CommunicatorShape, graph: Graph) -> NDArray[np.bool_]:
-        return simple_only((at.nodes == 1 or at.has_collnet) and graph.channels >= 2)
+        return simple_only(at.may_use_nvls and (at.nodes == 1 or at.has_collnet) and graph.channels >= 2)
 
     def steps(self, op: Collective, at: CommunicatorShape) -> tuple[int, int]:
         return (1, 0) if at.nodes == 1 else (2, 1)
@@ -93,7 +93,7 @@ class NvlsTree(_OnSwitches):
     between_us = (0.0, 0.0, 20.9)
 
     def is_enabled(self, at: CommunicatorShape, graph: Graph) -> NDArray[np.bool_]:
-        return simple_only(at.nodes > 1 and graph.channels >= 2)
+        return simple_only(at.may_use_nvls and at.nodes > 1 and graph.channels >= 2)
 
     def steps(self, op: Collective, at: CommunicatorShape) -> tuple[int, int]:
         doublings = at.nodes.bit_length() - 1

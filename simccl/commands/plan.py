@@ -14,7 +14,7 @@ import typer
 from boundary.command_line import print_summary
 from boundary.errors import InputError
 from boundary.output_files import check_output
-from simccl.commands.options import Gpu, Json, Nodes, StackName, check_spread
+from simccl.commands.options import Gpu, Json, Nodes, Nvls, StackName, check_spread, may_use_nvls
 
 if TYPE_CHECKING:
     from netsim.topologies.defaults import LinkRates
@@ -56,6 +56,7 @@ class PlanOptions:
         ),
     ] = None
     stack: StackName = "nccl"
+    nvls: Nvls = None
 
     def plan(self) -> Plan:
         """Raises:
@@ -65,7 +66,8 @@ class PlanOptions:
         from simccl.formats.tables import read_size_bytes
         from simccl.planning.planner import plan_collective
 
-        communicator, size_bytes = self._communicator(), read_size_bytes(self.size)
+        stack, size_bytes = AllReduceKernels.parse(self.stack), read_size_bytes(self.size)
+        communicator = self._communicator(may_use_nvls=may_use_nvls(self.nvls, stack))
         return plan_collective(
             self.op,
             size_bytes,
@@ -74,7 +76,7 @@ class PlanOptions:
             protocol=self.protocol,
             root=self.root,
             coarsen=self.coarsen,
-            stack=AllReduceKernels.parse(self.stack),
+            stack=stack,
         )
 
     @property
@@ -95,7 +97,7 @@ class PlanOptions:
         per_node = self.ranks // self.nodes
         return f"rail_optimized --nodes {self.nodes} --gpus-per-node {per_node} --nic {nic} --nvlink {nvlink}"
 
-    def _communicator(self) -> Communicator:
+    def _communicator(self, *, may_use_nvls: bool) -> Communicator:
         """Ranks spread evenly over equal nodes, with the link rates of the GPU type."""
         from netsim import rail_optimized
         from simccl.collective import MAX_PLAN_RANKS
@@ -103,7 +105,7 @@ class PlanOptions:
 
         check_spread(self.ranks, self.nodes, MAX_PLAN_RANKS)
         fabric = rail_optimized(self.nodes, self.ranks // self.nodes, rates=self.rates)
-        return Communicator(tuple(range(self.ranks)), fabric, self.gpu)
+        return Communicator(tuple(range(self.ranks)), fabric, self.gpu, may_use_nvls=may_use_nvls)
 
 
 def _about_a_plan(command: Callable[Concatenate[PlanOptions, ...], None]) -> Callable[..., None]:

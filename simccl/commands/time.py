@@ -10,9 +10,10 @@ import typer
 from boundary.command_line import print_summary
 from boundary.errors import InputError
 from boundary.output_files import check_output
-from simccl.commands.options import Gpu, Json, Nodes, StackName, check_spread
+from simccl.commands.options import Gpu, Json, Nodes, Nvls, StackName, check_spread, may_use_nvls
 
 if TYPE_CHECKING:
+    from simccl.engines.all_reduce import AllReduceKernels
     from simccl.formats.pricing import Pricing
 
 
@@ -34,6 +35,7 @@ def print_time(
     ] = False,
     calibration: Annotated[Path | None, typer.Option(help="Corrections that simccl calibrate wrote.")] = None,
     stack: StackName = "nccl",
+    nvls: Nvls = None,
     busbw: Annotated[Path | None, typer.Option(help="SimAI's busbw.yaml, in place of the cost model.")] = None,
     group: Annotated[str, typer.Option(help="Section of --busbw: tp, dp, ep, dp_ep or pp.")] = "tp",
     output: Annotated[Path | None, typer.Option("-o", "--output", help="Where the priced table goes.")] = None,
@@ -41,11 +43,12 @@ def print_time(
 ) -> None:
     """Time of a collective on an idle system: NCCL's cost model, corrected by measurements where there are some."""
     from simccl.communicator.gpus import gpu_named
+    from simccl.engines.all_reduce import AllReduceKernels
     from simccl.formats.busbw import Group
     from simccl.formats.pricing import Request
     from simccl.formats.tables import price_table, price_workload, read_size_bytes
 
-    pricing = _pricing(uncalibrated, calibration, stack, busbw)
+    pricing = _pricing(uncalibrated, calibration, AllReduceKernels.parse(stack), nvls, busbw)
     if table is not None or workload is not None:
         if output is None:
             raise InputError("-o: found nothing, expected where to write the priced table")
@@ -85,9 +88,10 @@ def print_time(
     print_summary(result, as_json)
 
 
-def _pricing(is_uncalibrated: bool, calibration: Path | None, stack: str, busbw: Path | None) -> Pricing:
+def _pricing(
+    is_uncalibrated: bool, calibration: Path | None, stack: AllReduceKernels, nvls: bool | None, busbw: Path | None
+) -> Pricing:
     """The pricing that the options of ``simccl time`` ask for."""
-    from simccl.engines.all_reduce import AllReduceKernels
     from simccl.formats.busbw import read_busbw
     from simccl.formats.pricing import Pricing
     from simccl.planning.calibration import Calibrated, read_calibration
@@ -97,7 +101,8 @@ def _pricing(is_uncalibrated: bool, calibration: Path | None, stack: str, busbw:
     wanted: Calibrated = "none" if is_uncalibrated else "shipped"
     return Pricing(
         calibration=wanted if calibration is None else read_calibration(calibration),
-        stack=AllReduceKernels.parse(stack),
+        stack=stack,
+        may_use_nvls=may_use_nvls(nvls, stack),
         busbw=None if busbw is None else read_busbw(busbw),
     )
 

@@ -29,6 +29,8 @@ class Communicator:
     gpus: tuple[int, ...]
     topology: Topology
     gpu: str
+    may_use_nvls: bool = True
+    """As `CommunicatorShape.may_use_nvls`."""
     ranks_of_node: tuple[tuple[int, ...], ...] = field(init=False, compare=False, repr=False)
     """Per node, its ranks ordered by GPU id."""
 
@@ -82,6 +84,7 @@ class Communicator:
             nodes=self.nodes,
             gpus_per_node=min(len(ranks) for ranks in self.ranks_of_node),
             nic_gbytes_per_s=nic_bytes_per_s / 1e9 if nic_bytes_per_s else gpu.nic_gbytes_per_s,
+            may_use_nvls=self.may_use_nvls,
         )
 
     def ring_orders(self, channels: int) -> NDArray[np.int32]:

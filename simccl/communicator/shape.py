@@ -44,6 +44,8 @@ class CommunicatorShape:
     """Whether a ring may enter a node on one NIC and leave on another (NCCL_CROSS_NIC = 2, the default)."""
     has_collnet: bool = False
     """Whether switches between nodes reduce (SHARP with its plugin)."""
+    may_use_nvls: bool = True
+    """Whether NCCL may have NVSwitches reduce (NCCL_NVLS_ENABLE, on by default)."""
 
     @property
     def nics(self) -> int:

@@ -43,6 +43,12 @@ class AllReduceKernels(Choice):
     def field(cls) -> str:
         return "stack"
 
+    @property
+    def leaves_nvls_on(self) -> bool:
+        """Whether NCCL may use NVLS where the engine calls it: SGLang sets NCCL_NVLS_ENABLE to 0 by default
+        (``entrypoints/engine.py`` of 0.5.9 to 0.5.23, ``--enable-nccl-nvls``)."""
+        return self is not AllReduceKernels.SGLANG
+
 
 @dataclass(frozen=True, slots=True)
 class KernelCosts:

@@ -35,6 +35,7 @@ class Pricing:
 
     calibration: Calibrated = "shipped"
     stack: AllReduceKernels = AllReduceKernels.NCCL
+    may_use_nvls: bool = True
     busbw: BusBandwidths | None = None
     """Bus bandwidths in place of the cost model."""
 
@@ -54,6 +55,7 @@ class Pricing:
             [r.gpu for r in requests],
             calibration=self.calibration,
             stack=self.stack,
+            may_use_nvls=self.may_use_nvls,
         )
 
 

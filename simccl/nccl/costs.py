@@ -82,15 +82,15 @@ class AlgorithmCosts:
         factors[PROTOCOLS.index(Protocol.SIMPLE), is_large] = self.slow_start_factor
         return factors
 
-    def slowed(self, factor: float) -> AlgorithmCosts:
-        """Costs with every latency longer and every bandwidth smaller by a factor."""
+    def slowed(self, latency: float, transfer: float) -> AlgorithmCosts:
+        """Costs with every latency longer by a factor, and every bandwidth smaller by another."""
         return replace(
             self,
-            base_latency_us=self.base_latency_us * factor,
-            nvlink_step_us=self.nvlink_step_us * factor,
-            network_step_us=self.network_step_us * factor,
-            algorithm_gbytes_per_s=self.algorithm_gbytes_per_s / factor,
-            bus_gbytes_per_s=self.bus_gbytes_per_s / factor,
+            base_latency_us=self.base_latency_us * latency,
+            nvlink_step_us=self.nvlink_step_us * latency,
+            network_step_us=self.network_step_us * latency,
+            algorithm_gbytes_per_s=self.algorithm_gbytes_per_s / transfer,
+            bus_gbytes_per_s=self.bus_gbytes_per_s / transfer,
         )
 
     def _factors(self, size_bytes: NDArray[np.int64]) -> NDArray[np.float64]:

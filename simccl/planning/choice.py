@@ -24,6 +24,8 @@ class PairTimes(NamedTuple):
     time_us: NDArray[np.float64]
     latency_us: NDArray[np.float64]
     channels: NDArray[np.int64]
+    transfer_factor: float = 1.0
+    """That of the correction."""
 
 
 def pair_times(
@@ -43,7 +45,8 @@ def pair_times(
     if correction is None:
         return PairTimes(time_us, latency_us, channels)
     corrected = correction.time_us(latency_us, time_us - latency_us, thread_share(threads))
-    return PairTimes(corrected, np.minimum(latency_us * correction.latency_factor, corrected), channels)
+    latency_us = np.minimum(latency_us * correction.latency_factor, corrected)
+    return PairTimes(corrected, latency_us, channels, correction.transfer_factor)
 
 
 def choose(
@@ -93,11 +96,11 @@ def choose_at(
         wanted = " ".join(x for x in (algorithm, protocol) if x is not None)
         where = f"{at.nodes} node{'s' if at.nodes > 1 else ''} of {at.gpus_per_node} {at.gpu.name}"
         raise InputError(f"algorithm: found {wanted}, which NCCL disables for {op} on {where}")
-    time_us, costs, kind = min(candidates, key=lambda candidate: candidate[0])
+    _, costs, kind = min(candidates, key=lambda candidate: candidate[0])
     p, chosen = PROTOCOLS.index(kind), algorithm_of(costs)
     channels, threads = (int(column[0]) for column in chosen.channels_and_threads(size, costs, kind, at))
     timed = pair_times(op, size, costs, kind, at, calibration_for(at.gpu.name, calibration))
-    costs = costs.slowed(float(timed.time_us[0]) / time_us)
+    costs = _with_time(costs, size, kind, timed)
     return Choice(
         algorithm=costs.algorithm,
         protocol=kind,
@@ -109,3 +112,19 @@ def choose_at(
         gbytes_per_s=float(costs.algorithm_gbytes_per_s[p]),
         costs=costs,
     )
+
+
+def _with_time(
+    costs: AlgorithmCosts, size_bytes: NDArray[np.int64], protocol: Protocol, timed: PairTimes
+) -> AlgorithmCosts:
+    """Costs that give the corrected time of one size.
+
+    Longer times are so by one factor for latency and transfer. Of shorter ones bandwidth is at most that of large
+    sizes, by NCCL or by measurement, and the latency is what is left: by one factor, flows of few bytes would want more
+    than links have.
+    """
+    p = PROTOCOLS.index(protocol)
+    time_us, latency_us = float(costs.times_us(size_bytes)[p, 0]), float(costs.latencies_us(size_bytes)[p, 0])
+    corrected_us = float(timed.time_us[0])
+    transfer = max(corrected_us / time_us, min(1.0, timed.transfer_factor))
+    return costs.slowed((corrected_us - transfer * (time_us - latency_us)) / latency_us, transfer)

@@ -106,10 +106,12 @@ def time_table(
     *,
     calibration: Calibrated = "shipped",
     stack: AllReduceKernels = AllReduceKernels.NCCL,
+    may_use_nvls: bool = True,
 ) -> TimeTable:
     """Times of many collectives on idle systems: equal nodes of the GPU type, one common NIC per GPU.
 
-    All arguments have one entry per collective; ``gpus`` may be one name for all.
+    All arguments have one entry per collective; ``gpus`` may be one name for all. ``may_use_nvls``: as
+    `CommunicatorShape.may_use_nvls`.
 
     Raises:
         InputError: naming the row (from 0) and the field.
@@ -129,7 +131,7 @@ def time_table(
         except InputError as error:
             raise type(error)(f"row {row}: {error}") from None
         n, k = int(rank_counts[row]), int(node_counts[row])
-        at = CommunicatorShape(gpu, n, k, n // k, gpu.nic_gbytes_per_s)
+        at = CommunicatorShape(gpu, n, k, n // k, gpu.nic_gbytes_per_s, may_use_nvls=may_use_nvls)
         _fill(table, rows, op, sizes[rows], at, calibration_for(gpu.name, calibration), stack)
     return table
 
@@ -209,7 +211,8 @@ def _fill_collective(
         of_one, protocol = costs[pair // len(PROTOCOLS)], PROTOCOLS[pair % len(PROTOCOLS)]
         picked = rows[best == pair]
         times = pair_times(op, sizes[best == pair], of_one, protocol, at, calibration)
-        table.time_us[picked], table.latency_us[picked], table.channels[picked] = times
+        table.time_us[picked], table.latency_us[picked] = times.time_us, times.latency_us
+        table.channels[picked] = times.channels
         table.algorithm[picked], table.protocol[picked] = str(of_one.algorithm), str(protocol)
 
 

@@ -27,6 +27,18 @@ def test_a_wanted_algorithm_or_protocol_limits_the_choice() -> None:
     assert (both.algorithm, both.protocol) == ("ring", "ll")
 
 
+@pytest.mark.parametrize("nodes", [1, 2])
+def test_without_nvls_rings_and_trees_reduce(nodes: int) -> None:
+    """NCCL_NVLS_ENABLE=0: large all-reduces take longer, small ones, which never went by NVLS, as long."""
+    plain, without = (arranged("h100", nodes, 8, may_use_nvls=each) for each in (True, False))
+    small, large = 64 << 10, 256 << 20
+    assert choose_at(AR, small, plain).time_us == choose_at(AR, small, without).time_us
+    assert str(choose_at(AR, large, plain).algorithm).startswith("nvls")
+    found = choose_at(AR, large, without)
+    assert found.algorithm in (Algorithm.RING, Algorithm.TREE)
+    assert found.time_us > 1.1 * choose_at(AR, large, plain).time_us
+
+
 @pytest.mark.parametrize(
     ("op", "nodes", "algorithm", "protocol", "message"),
     [
@@ -58,12 +70,9 @@ def test_nccl_itself_took_as_long_as_the_pair_that_the_model_chooses() -> None:
     for (op, ranks, size, algorithm, _), auto_us in measured.items():
         if algorithm != "auto" or op not in list(Collective) or not Collective(op).has_ring:
             continue
-        at = arranged("h200", 1, int(ranks))
-        options = [
-            choose_at(Collective(op), int(size), at, algorithm=wanted, calibration="none")
-            for wanted in ((Algorithm.RING, Algorithm.TREE) if op == "all_reduce" else (Algorithm.RING,))
-        ]
-        chosen = min(options, key=lambda option: option.time_us)
+        chosen = choose_at(
+            Collective(op), int(size), arranged("h200", 1, int(ranks), may_use_nvls=False), calibration="none"
+        )
         forced_us = measured[op, ranks, size, str(chosen.algorithm), str(chosen.protocol)]
         agrees.append(abs(forced_us / auto_us - 1) < 0.06)
     assert len(agrees) == 4 * 2 * 20

@@ -73,12 +73,13 @@ def test_low_latency_protocols_have_eight_steps_in_flight() -> None:
 
 def test_a_small_operation_is_cut_into_cells_of_nccls_work_split() -> None:
     """8 ranks, 512 KiB, LL128: 24 channels, but cells of 16 KiB, two for a channel: 16 channels have a part, at the
-    pace of all together, so that the time is that of the merged plan but for the last line of every chunk."""
+    pace of all together, so that the time is that of the merged plan but for a last line of 128 bytes in 14 hops."""
     options = {"algorithm": "ring", "protocol": "ll128"}
     fine = plan_collective("all_reduce", 512 << 10, spread(1, 8), coarsen=1, **options)
     merged = plan_collective("all_reduce", 512 << 10, spread(1, 8), **options)
     assert sorted(set(fine.flows.channel.tolist())) == list(range(16))
-    assert run_on_idle(fine) == pytest.approx(run_on_idle(merged), rel=0.002)
+    lines_ps = 14 * 128 / fine.flows.max_rate_bytes_per_s.min() * 1e12
+    assert 0 <= run_on_idle(fine) - run_on_idle(merged) <= lines_ps
 
 
 def test_credits_are_returned_by_whoever_passes_the_data_on() -> None:

@@ -327,6 +327,9 @@ class NetworkConfig(Section):
     collectives: Literal["nccl", "vllm", "sglang", "trtllm"]
     """Whose all-reduce kernels run inside nodes: NCCL's, or this engine's own where it would use them. Left out: as the
     engine does."""
+    nvls: bool = True
+    """Whether NCCL may have NVSwitches reduce (``NCCL_NVLS_ENABLE``). Left out: as the engine does; SGLang switches it
+    off (its ``--enable-nccl-nvls`` on)."""
     congestion_control: Literal["dcqcn", "hpcc", "timely", "dctcp", "none"] = "dcqcn"
     """Used by the packet-level backends; the others share links without a control loop."""
     roce: RoceConfig = RoceConfig()

@@ -202,7 +202,8 @@ def warn_of_blocks(pool: PoolConfig, partition: Partition, model: Model) -> None
 def warn_of_first_use(pool: PoolConfig, engine: EngineConfig, precision: Precision, gpu: Gpu) -> None:
     """vLLM's own choice of kernel for mxfp4 experts on Hopper is compiled while it serves (0.7 to 1.1 s a time for
     gpt-oss-20b on an H100, 1.3 to 2.7 for gpt-oss-120b on two H200s, vLLM 0.24)."""
-    is_compiled = engine.framework == "vllm" and precision.weights == "mxfp4" and gpu.architecture == "sm90"
+    is_triton = precision.weights == "mxfp4" and engine.experts_kernel != "marlin"
+    is_compiled = is_triton and engine.framework == "vllm" and gpu.architecture == "sm90"
     if is_compiled and pool.role != "decode" and engine.max_batched_tokens > MOST_CAPTURED_WITH_SINKS:
         _warn_of_compilation()
 
@@ -212,8 +213,8 @@ def _warn_of_compilation() -> None:
     """Once in a process, however many configurations it simulates."""
     _log.warning(
         "engine.framework: found vllm, which compiles mxfp4 experts for each new number of tokens above %d in a batch "
-        "with prompts, 0.7 to 2.7 s a time: not simulated; warm lengths up, or take VLLM_MXFP4_USE_MARLIN=1, another "
-        "kernel",
+        "with prompts, 0.7 to 2.7 s a time: not simulated; warm lengths up, or take VLLM_MXFP4_USE_MARLIN=1 "
+        "(engine.experts_kernel: marlin)",
         MOST_CAPTURED_WITH_SINKS,
     )
 

@@ -87,6 +87,7 @@ def assemble(plan: SimulationPlan) -> SimulationState:
             plan.coupling.pricing_backend,
             gpu,
             stack,
+            nvls=config.network.nvls,
             roce=roce,
             live=priced_on,
             calibration=calibration,

@@ -83,16 +83,19 @@ class CommunicationPricer:
         gpu: str,
         stack: simccl.Stack = simccl.Stack.NCCL,
         *,
+        nvls: bool = True,
         roce: RoceConfig | None = None,
         live: Fabric | None = None,
         calibration: MessageTimes | None = None,
         traffic: RealTraffic | None = None,
     ) -> None:
-        """``roce``: settings of a packet-level backend. ``live``: what becomes of links; ``None``: nothing."""
+        """``nvls``: whether NCCL may have NVSwitches reduce. ``roce``: settings of a packet-level backend. ``live``:
+        what becomes of links; ``None``: nothing."""
         simccl.check_measured(stack, gpu)
         self._stack = stack
         self._topology = topology
         self._gpu = gpu
+        self._nvls = nvls
         self._closed_form = backend == "analytical" and calibration is None
         self._traffic = traffic
         self._fabric = IdleFabric(topology, backend, roce, calibration)
@@ -117,7 +120,7 @@ class CommunicationPricer:
 
     def communicator(self, gpus: Gpus) -> simccl.Communicator:
         if gpus not in self._communicators:
-            self._communicators[gpus] = simccl.Communicator(gpus, self._topology, self._gpu)
+            self._communicators[gpus] = simccl.Communicator(gpus, self._topology, self._gpu, may_use_nvls=self._nvls)
         return self._communicators[gpus]
 
     def flows(self, what: Communication, communicator: simccl.Communicator) -> FlowGraph:

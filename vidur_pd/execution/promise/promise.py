@@ -128,7 +128,8 @@ class PromiseMaker:
         place = next(each for each in plan.placements if each.pool == name)
         network = plan.config.network
         topology = plan.config.cluster.topology.model_dump_json()
-        key = (pool.iteration_model, topology, network.collectives, place.gpus[0] % plan.topology.gpus_per_node)
+        collectives = (network.collectives, network.nvls)
+        key = (pool.iteration_model, topology, collectives, place.gpus[0] % plan.topology.gpus_per_node)
         if key not in self._known:
             self._known[key] = instance_promise(plan, pool, place, self._demand)
         return self._known[key]
@@ -144,9 +145,9 @@ def _limit_s(slo: SloConfig, latency: str) -> float:
 
 def instance_promise(plan: SimulationPlan, pool: PoolModel, place: Placement, demand: Demand) -> InstancePromise:
     """What an instance of a pool at a place could do for a demand."""
-    pricer = CommunicationPricer(
-        plan.topology, "analytical", pool.gpu.interconnect, simccl.Stack(plan.config.network.collectives)
-    )
+    network = plan.config.network
+    stack = simccl.Stack(network.collectives)
+    pricer = CommunicationPricer(plan.topology, "analytical", pool.gpu.interconnect, stack, nvls=network.nvls)
     times = _Times(pool, place, pricer)
     prefill_s = alone_s = 0.0
     if place.role != "decode":
