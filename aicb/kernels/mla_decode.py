@@ -65,7 +65,7 @@ class UnequalPenalty:
 
 
 _UNEQUAL = {
-    "mla_decode": UnequalPenalty((0.37, 0.37), from_us=0.0, at_most_us=40.0, full_spread=0.5),
+    "mla_decode": UnequalPenalty((0.178, 0.178), from_us=0.0, at_most_us=40.0, full_spread=0.5),
     "mla_decode_fa3": UnequalPenalty((0.185, 0.553), from_us=19.9, at_most_us=math.inf, full_spread=0.1),
     "mla_decode_sglang": UnequalPenalty(
         (0.167, 0.167),
@@ -78,16 +78,25 @@ _UNEQUAL = {
     ),
     "mla_decode_flashinfer": UnequalPenalty((0.315, 0.473), from_us=7.3, at_most_us=math.inf, full_spread=0.103),
 }
-"""FlashMLA: the six unequal rows of the H200 table lie 11 to 50 µs (+3 to +37 %) above equal lengths of the same total;
-0.5 is the spread of uniform lengths. FlashAttention-3 cuts few requests into many parts and hands many of them whole to
-the SMs, so that any difference between long ones costs: least squares over its 180 unequal rows (4 to 128 requests of
-1,024 to 16,384 tokens, spreads from 0.1), 6 % median and 16 % p90; 5 to 9 % median for a distribution left out, 6 % for
-a number of heads left out (without a penalty 16 to 25 %). SGLang leaves the number of splits to the kernel, which takes
-132 SMs over tiles of 64 query heads of all requests, whatever the lengths: 64 requests of 128 heads are not divided at
-all, and the longest makes the others wait, up to nine times as long as if all were equal. Least absolute errors over
-its 180 unequal rows, 3.3 % median and 9 % p90; a number of heads or of requests or a distribution left out 2 to 6 %
-median (with the penalty of vLLM's 18 and 68 %). FlashInfer, over its 180: 7 and 18 %, one of these left out 7 to 14 %
-(without a penalty 26 %)."""
+"""FlashMLA: the share is fitted to 121 unequal rows of the H200's profile, 5.7 % median and 20 % p90 (without a penalty
+14 and 30), the rest is stated: 0.5 is the spread of uniform lengths, and 24 to 44 µs at most would do as well.
+FlashAttention-3 cuts few requests into many parts and hands many of them whole to the SMs, so that any difference
+between long ones costs: least squares over its 180 unequal rows (4 to 128 requests of 1,024 to 16,384 tokens, spreads
+from 0.1), 6 % median and 16 % p90; 5 to 9 % median for a distribution left out, 6 % for a number of heads left out
+(without a penalty 16 to 25 %). SGLang leaves the number of splits to the kernel, which takes 132 SMs over tiles of 64
+query heads of all requests, whatever the lengths: 64 requests of 128 heads are not divided at all, and the longest
+makes the others wait, up to nine times as long as if all were equal. Least absolute errors over its 180 unequal rows,
+3.3 % median and 9 % p90; a number of heads or of requests or a distribution left out 2 to 6 % median (with the penalty
+of vLLM's 18 and 68 %). FlashInfer, over its 180: 7 and 18 %, one of these left out 7 to 14 % (without a penalty 26 %).
+``scripts/fit_unequal_latent_decodes.py`` fits each."""
+_NO_PENALTY = UnequalPenalty((0.0, 0.0), from_us=0.0, at_most_us=0.0, full_spread=0.5)
+"""Of FlashMLA's kernel of fp8 caches, whose 54 unequal rows lie nearer to equal lengths than others to their fit: 2.7 %
+median, 12 % p90."""
+
+
+def unequal_penalty(operation: str, kv: KvDtype) -> UnequalPenalty:
+    """Of a kernel for caches of a format."""
+    return _NO_PENALTY if (operation, kv) == ("mla_decode", "fp8") else _UNEQUAL[operation]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -177,7 +186,7 @@ class LatentTimes(CacheTimes[MlaDecode]):
 
     def __init__(self, measured: MeasuredTimes, kv: KvDtype, operation: str = "mla_decode"):
         rows, row_format = rows_of_format(measured, operation, kv)
-        self._label, self._unequal = _LABELS[operation], _UNEQUAL[operation]
+        self._label, self._unequal = _LABELS[operation], unequal_penalty(operation, row_format)
         rows, self._element_bytes = _fewest_queries(rows), ELEMENT_BYTES[row_format]
         self._is_measured_format = kv == row_format
         self._gpu, self._kv, self._measured = measured.gpu, kv, measured
