@@ -89,11 +89,16 @@ def _prefills(estimator: InterpolationEstimator, shapes: Floats) -> ManyTimes:
     flops, moved = per_pair * causal_pairs(new, kv), per_kv * kv + per_new * new
     is_resident = (estimator.timing == "graph") & (moved <= estimator.gpu.l2_bytes)
     memory_us = np.where(is_resident, 0.0, moved / estimator.gpu.hbm_bytes_per_s * 1e6)
-    times = estimator.fitted(PrefillAttention, "bf16")
-    assert isinstance(times, PrefillTimes)
-    time_us, is_measured = times.surface.times_and_hits(shapes)
+    time_us, is_measured = np.empty(len(shapes)), np.empty(len(shapes), dtype=np.bool_)
+    is_estimate = np.empty(len(shapes), dtype=np.bool_)
+    variants = np.array([kernel.variant(estimator.precision)[1] for kernel in kernels])[inverse]
+    for divides_tiles in np.unique(variants).tolist():
+        times, here = estimator.fitted(PrefillAttention, ("bf16", divides_tiles)), variants == divides_tiles
+        assert isinstance(times, PrefillTimes)
+        time_us[here], is_measured[here] = times.surface.times_and_hits(shapes[here])
+        is_estimate[here] = times.are_estimates(shapes[here])
     bounded_us = np.maximum(time_us, np.maximum(flops / estimator.gpu.peak_flops["bf16"] * 1e6, memory_us))
-    return ManyTimes(np.where(is_measured, time_us, bounded_us), times.are_estimates(shapes))
+    return ManyTimes(np.where(is_measured, time_us, bounded_us), is_estimate)
 
 
 def _decodes(estimator: InterpolationEstimator, shapes: Floats) -> ManyTimes:

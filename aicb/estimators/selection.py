@@ -138,7 +138,8 @@ class ExpertsEstimator(DividedEstimator):
             return self.main if kernel.site in self._own_routers else self._experts
         if not isinstance(kernel, GroupedGemm):
             return self._experts if isinstance(kernel, FusedExperts) else self.main
-        return self._experts if kernel.dtype == "mxfp4" or kernel.engine_site in self._sites else self.main
+        is_carried = kernel.dtype == "mxfp4" and kernel.gathering != "marlin"
+        return self._experts if is_carried or kernel.engine_site in self._sites else self.main
 
 
 class PartialTableEstimator(DividedEstimator):

@@ -2,10 +2,11 @@
 
 FA3 works in tiles of 128 rows, queries times the query heads that share a KV head. The reference is a norm of the
 tiles' FLOPs, the cache's bytes and the longest tile, plus a start per wave of tiles; kriging over q, S/q, heads, head
-dimensions, sharing and waves corrects it. A batch runs in one kernel: n equal requests of H heads are one request of
-n·H heads, which is how a mixed batch is priced. Each request is scaled to the whole batch (as many heads as its share
-of the FLOPs is smaller), and the times are averaged, weighted by FLOPs; the requests one after another are an upper
-bound. So small requests fill the SMs together, and a prompt split in two costs less than whole.
+dimensions, sharing and waves corrects it, for groups of query heads that divide a tile and for others (5, 6, 7, 12)
+apart, whose tiles and splits follow another rule. A batch runs in one kernel: n equal requests of H heads are one
+request of n·H heads, which is how a mixed batch is priced. Each request is scaled to the whole batch (as many heads as
+its share of the FLOPs is smaller), and the times are averaged, weighted by FLOPs; the requests one after another are an
+upper bound. So small requests fill the SMs together, and a prompt split in two costs less than whole.
 """
 
 from __future__ import annotations
@@ -113,14 +114,16 @@ class PrefillAttention(Kernel):
     @classmethod
     def fit(cls, variant: Hashable, measured: MeasuredTimes) -> KernelTimes[PrefillAttention]:
         """Unmeasured fp8 takes the time of bf16, flagged."""
-        if variant == "fp8" and not measured.table.select("prefill_attention", "fp8", "even"):
-            return BorrowedTimes(PrefillTimes(measured, "bf16"))
-        assert variant == "bf16" or variant == "fp8"
-        return PrefillTimes(measured, variant)
+        assert isinstance(variant, tuple)
+        dtype, divides_tiles = variant
+        if dtype == "fp8" and not measured.table.select("prefill_attention", "fp8", "even"):
+            return BorrowedTimes(PrefillTimes(measured, "bf16", divides_tiles=divides_tiles))
+        return PrefillTimes(measured, dtype, divides_tiles=divides_tiles)
 
-    def variant(self, precision: Precision) -> GemmDtype:
+    def variant(self, precision: Precision) -> tuple[GemmDtype, bool]:
+        """Format, and whether the query heads of a KV head divide a tile."""
         del precision
-        return self.dtype
+        return self.dtype, _divides_tiles(self.heads, self.kv_heads)
 
     @property
     def measured_as(self) -> tuple[str, str | None]:
@@ -155,9 +158,11 @@ class PrefillTimes(KernelTimes[PrefillAttention]):
     that was measured; in a batch of unequal requests it is not.
     """
 
-    def __init__(self, measured: MeasuredTimes, dtype: GemmDtype):
+    def __init__(self, measured: MeasuredTimes, dtype: GemmDtype, *, divides_tiles: bool = True):
+        """``divides_tiles``: of groups of query heads that do, or of others, where such were measured."""
         self._gpu, self._dtype = measured.gpu, dtype
-        rows = measured.table.select("prefill_attention", dtype, "even")
+        every = measured.table.select("prefill_attention", dtype, "even")
+        rows = [row for row in every if _divides_tiles(row["heads"], row["kv_heads"]) is divides_tiles] or every
         shapes = np.array([_shape(row) for row in rows], dtype=np.float64)
         times_us = np.array([measured.time_us(row, _kv_bytes(row)) for row in rows])
         scales = Scales((4.0, 4.0, 4.0, 2.0, 4.0, 2.0, 0.5, 4.0), (1.0,) * 8, 0.0, 0.05)
@@ -286,6 +291,11 @@ class PrefillTimes(KernelTimes[PrefillAttention]):
 
     def _coordinates(self, shapes: Floats) -> Floats:
         return self._reference.coordinates(shapes)
+
+
+def _divides_tiles(heads: int, kv_heads: int) -> bool:
+    """Whether the query heads of a KV head fill tiles without a rest."""
+    return TILE_ROWS * kv_heads % heads == 0
 
 
 def _is_cut(kernel: PrefillAttention) -> bool:

@@ -78,7 +78,14 @@ def cases(timing: Timing) -> list[Case]:
         *_dense(estimator),
         *_grouped(estimator),
         Case("bmm", "m", surface_of(estimator, BatchedGemm), (3,), products),
-        Case("FA3 prefill", "(q, S)", surface_of(estimator, PrefillAttention, "bf16"), (5, 6), _prefill),
+        Case("FA3 prefill", "(q, S)", surface_of(estimator, PrefillAttention, ("bf16", True)), (5, 6), _prefill),
+        Case(
+            "FA3 prefill, other groups",
+            "(q, S)",
+            surface_of(estimator, PrefillAttention, ("bf16", False)),
+            (5, 6),
+            _prefill,
+        ),
         Case("FA3 decode", "batch column", surface_of(estimator, DecodeAttention, "bf16"), (0, 1, 2, 3), _decode),
         Case(
             "FA3 decode, SGLang",

@@ -55,7 +55,9 @@ def fp8_and_sparse_cases(gpu: Gpu, timing: Timing) -> list[Case]:
     surfaces = sparse.surfaces
     small = {name: small_surface(estimator, name) for name in ("grouped_topk", "latent_write", "kv_write_fp8")}
     return [
-        Case("FA3 prefill, fp8", "(q, S)", surface_of(estimator, PrefillAttention, "fp8"), (5, 6), _fp8_prefill),
+        Case(
+            "FA3 prefill, fp8", "(q, S)", surface_of(estimator, PrefillAttention, ("fp8", True)), (5, 6), _fp8_prefill
+        ),
         Case(
             "FA3 decode, fp8", "batch column", surface_of(estimator, DecodeAttention, "fp8"), (0, 1, 2, 3), _fp8_decode
         ),

@@ -101,7 +101,7 @@ def sites_of(kernel):
         "bf16 gemm": (surface_of(ENGINE, Gemm, "bf16"), [0, 1]),
         "masked": (surface_of(ENGINE, GroupedGemm, ("masked", "fp8")), [2, 3]),
         "contiguous": (surface_of(ENGINE, GroupedGemm, ("contiguous", "fp8")), [2, 3]),
-        "prefill": (surface_of(ENGINE, PrefillAttention, "bf16"), [5, 6]),
+        "prefill": (surface_of(ENGINE, PrefillAttention, ("bf16", True)), [5, 6]),
         "decode": (surface_of(ENGINE, DecodeAttention, "bf16"), [0, 1, 3]),
         "mla": (surface_of(ENGINE, MlaDecode, "bf16"), [0, 1]),
     }[kernel]
