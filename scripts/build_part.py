@@ -4,6 +4,9 @@
     aicb profile --model deepseek-v3 --tp 1,2,4,8 --ep 1 --weights fp8 --only grouped_gemm_gathered -o ds …
     aicb profile --model deepseek-v3 --weights fp8 --only mla_decode_fa3 -o mla …
     aicb profile --model qwen3-8b --tp 1,2 --weights bf16 --only decode_attention_captured -o captured …
+    aicb profile --model gpt-oss-120b --weights bf16 --only decode_attention_captured -o captured …
+    aicb profile --model gpt-oss-120b --weights bf16 --only prefill_attention -o prompts …
+    aicb profile --model glm-4.5 --model minimax-m2 --model qwen2.5-7b --model llama-4-scout --only prefill_attention …
     aicb profile --model deepseek-v3 --only rope_latent -o rope …
     aicb profile --model deepseek-v3 --weights fp8 --only gemm_swapped --max-tokens 31 -o swapped …
     aicb profile --model minimax-m2 --weights fp8 --ep 2,4,8,16 --only fused_experts -o experts …
@@ -15,6 +18,7 @@
     aicb profile --model deepseek-v3 --tp 1,2,4,8 --weights bf16 --only mla_decode_flashinfer -o flashinfer …
     aicb profile --model qwen3-30b-a3b --tp 1,2,4,8 --weights bf16 --only qk_norm,rope_write,sglang_rope,… -o small …
     python scripts/measure_sglang_experts.py -o sglang
+    python scripts/measure_marlin_experts.py -o marlin
     python scripts/build_part.py PART PROFILE_DIRECTORY… [--revision REVISION]
 
 No time is changed; of a shape that several directories have, the last counts. Of the launch costs of a run, only the
@@ -159,6 +163,19 @@ PARTS: Mapping[str, Part] = {
             "sgl_kernel 0.4.5, which sorts the pairs, of which only code for SM90 was kept",
         ],
     ),
+    "vllm_marlin": Part(
+        "grouped_gemm_marlin",
+        "_moe_C (stable ABI)",
+        "products of mxfp4 experts by vLLM 0.24.0's moe_wna16_marlin_gemm, gate_up and down apart: gpt-oss-20b and "
+        "-120b (TP 1, 2, 4, 8); 1 to 16384 tokens. n and k are the model's, hidden sizes padded to 256 and slices to "
+        "128 as vLLM pads them. scripts/measure_marlin_experts.py",
+        [
+            "distribution multinomial: every token draws its experts with equal chance; one draw per token count",
+            "sorting pairs by expert, activation and sum over experts are separate kernels and not in these times",
+            CLOCKS,
+            "compiled module of vLLM 0.24.0 as shipped",
+        ],
+    ),
     "sglang_attention": Part(
         ("decode_attention_sglang", "mla_decode_sglang"),
         "captured decode",
@@ -215,6 +232,36 @@ PARTS: Mapping[str, Part] = {
             CLOCKS,
             "compiled module _vllm_fa3_C of vLLM 0.24.0",
         ],
+    ),
+    "vllm_fa3_captured_64": Part(
+        "decode_attention_captured",
+        "captured decode",
+        "the same of heads of 64: gpt-oss-120b (TP 1, 2, 4, 8), without its sinks",
+        [
+            "pages of 16 tokens; at most 32 splits of a request; the schedule is made outside",
+            "captured for 32,768 tokens",
+            CLOCKS,
+            "compiled module _vllm_fa3_C of vLLM 0.24.0",
+        ],
+    ),
+    "vllm_fa3_decode_64": Part(
+        "decode_attention",
+        "_vllm_fa3_C",
+        "paged decode by FlashAttention-3 called alone, heads of 64: gpt-oss-120b (TP 1, 2, 4, 8), without its sinks",
+        ["pages of 16 tokens; the kernel chooses the splits", CLOCKS, "compiled module _vllm_fa3_C of vLLM 0.24.0"],
+    ),
+    "vllm_fa3_prefill_groups": Part(
+        "prefill_attention",
+        "_vllm_fa3_C",
+        "causal attention of prompts by FlashAttention-3 with groups of queries that are no power of two: GLM-4.5 (12 "
+        "to a KV head), MiniMax-M2 (6), Qwen2.5-7B (7), Llama 4 Scout (5), TP 1, 2, 4, 8",
+        [CLOCKS, "compiled module _vllm_fa3_C of vLLM 0.24.0"],
+    ),
+    "vllm_fa3_prefill_64": Part(
+        "prefill_attention",
+        "_vllm_fa3_C",
+        "causal attention of prompts by FlashAttention-3, heads of 64: gpt-oss-120b (TP 1, 2, 4, 8), without its sinks",
+        [CLOCKS, "compiled module _vllm_fa3_C of vLLM 0.24.0"],
     ),
     "vllm_rope_latent": Part(
         "rope_latent",

@@ -123,7 +123,10 @@ def show(
         float | None, typer.Option(help="Probability that a draft is accepted: by default that of DeepSeek's layer.")
     ] = None,
     experts_kernel: Annotated[
-        str, typer.Option(help="Of fp8 experts: deep_gemm, flashinfer, triton, triton_sglang.")
+        str,
+        typer.Option(
+            help="Of fp8 experts: deep_gemm, flashinfer, triton, triton_sglang; of mxfp4 ones: marlin, else Triton."
+        ),
     ] = "deep_gemm",
     mla_kernel: Annotated[
         str, typer.Option(help="Of decodes of latents: flash_mla, fa3, fa3_chunks, fa3_sglang, flashinfer.")

@@ -23,6 +23,8 @@ ENGINE_TOKENS = (*GATHERED_TOKENS[:-1], 6144, 8192, 12288, 16384)
 """Tokens of batches of an engine's kernel, whose tiles depend on them."""
 SGLANG_OPERATION = "grouped_gemm_sglang"
 """Of SGLang's kernel, whose shapes are those of vLLM's."""
+MARLIN_OPERATION = "grouped_gemm_marlin"
+"""Of vLLM's Marlin kernel, the products of mxfp4 experts alone."""
 UNIFORM = "multinomial"
 """Distribution of the times of an engine's kernel: every token draws its experts with equal chance."""
 SHARED = " of "
@@ -83,7 +85,9 @@ def sglang_points(
         rows = expert_rows(UNIFORM, moe.experts, batch, moe.experts_per_token)
         rows = np.append(rows, batch) if is_fused else rows
         for site in _sites(moe, hidden, slices, int(is_fused)):
-            yield _sglang_point(dtype, site, rows, batch, f"{UNIFORM}{ALSO}" if is_fused else UNIFORM, {})
+            yield _engine_point(
+                SGLANG_OPERATION, dtype, site, rows, batch, f"{UNIFORM}{ALSO}" if is_fused else UNIFORM, {}
+            )
 
 
 def sglang_shared_points(
@@ -94,7 +98,21 @@ def sglang_shared_points(
         rows = busiest_rank(expert_rows(UNIFORM, moe.experts, batch, moe.experts_per_token), ranks)
         for site in _sites(moe, hidden, 1, 0) if rows.sum() else ():
             distribution, pairs = f"{UNIFORM}{SHARED}{moe.experts}", {"m": batch * moe.experts_per_token}
-            yield _sglang_point(dtype, site, rows, batch, distribution, pairs)
+            yield _engine_point(SGLANG_OPERATION, dtype, site, rows, batch, distribution, pairs)
+
+
+def marlin_points(moe: MoeFfn, hidden: int, tokens: Sequence[int], *, slices: int = 1) -> Iterator[Point]:
+    """Both projections of mxfp4 experts in vLLM's Marlin kernel, all of them on a rank, each perhaps a slice.
+
+    Args:
+        hidden: size of the model.
+        tokens: a batch each.
+        slices: of each expert, one per rank.
+    """
+    for batch in tokens:
+        rows = expert_rows(UNIFORM, moe.experts, batch, moe.experts_per_token)
+        for site in _sites(moe, hidden, slices, 0):
+            yield _engine_point(MARLIN_OPERATION, "mxfp4", site, rows, batch, UNIFORM, {})
 
 
 def _sites(moe: MoeFfn, hidden: int, slices: int, more: int) -> tuple[tuple[int, int, int], ...]:
@@ -103,8 +121,9 @@ def _sites(moe: MoeFfn, hidden: int, slices: int, more: int) -> tuple[tuple[int,
     return (2 * width, hidden, moe.experts_per_token + more), (hidden, width, 1)
 
 
-def _sglang_point(
-    dtype: GemmDtype,
+def _engine_point(
+    operation: str,
+    dtype: WeightDtype,
     site: tuple[int, int, int],
     rows: NDArray[np.int64],
     batch: int,
@@ -115,7 +134,7 @@ def _sglang_point(
     shape = {"n": n, "k": k, "groups": len(rows), "active_groups": int((rows > 0).sum()), "rows": int(rows.sum())}
     shape |= {"max_rows": int(rows.max()), "batch": batch, "experts_per_token": per_row, **pairs}
     lengths = tuple(int(count) for count in rows)
-    return point(SGLANG_OPERATION, dtype, shape, lengths=lengths, distribution=distribution)
+    return point(operation, dtype, shape, lengths=lengths, distribution=distribution)
 
 
 def partition_points(swept: SweptModel, moe: MoeFfn, dtype: WeightDtype, parts: tuple[int, int]) -> Iterator[Point]:

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, get_args
 import numpy as np
 
 from aicb.kernels.engine_tiles import SGLANG, EngineTiles, Site
-from aicb.kernels.expert_points import ALSO, SGLANG_OPERATION, SHARED, UNIFORM
+from aicb.kernels.expert_points import ALSO, MARLIN_OPERATION, SGLANG_OPERATION, SHARED, UNIFORM
 from aicb.kernels.fitting.estimate import Estimate
 from aicb.kernels.fitting.kriging import Floats
 from aicb.kernels.fitting.surface import ReferenceModel, Surface
 from aicb.kernels.kernel import KernelTimes, Shape
 from aicb.kernels.reference.gathered_times import gathered_reference
-from aicb.kernels.reference.product_times import grouped_reference, mxfp4_reference
+from aicb.kernels.reference.product_times import grouped_reference, marlin_reference, mxfp4_reference
 from aicb.measurements.table import KernelRow, KernelTable
 from aicb.measurements.timing import MeasuredTimes, gemm_weight_bytes
 from aicb.model.precision import GemmDtype, WeightDtype
@@ -163,8 +163,9 @@ def tiled_times(measured: MeasuredTimes, layout: TiledLayout) -> ExpertTimes | N
 
 
 def mxfp4_times(measured: MeasuredTimes, op: str) -> ExpertTimes | None:
-    """Of all rows of vLLM's kernel, and of each measured site; ``None`` without measurements."""
-    reference = mxfp4_reference(measured.gpu, measured.timing == "graph")
+    """Of all rows of a kernel of vLLM, and of each measured site; ``None`` without measurements."""
+    made = marlin_reference if op == MARLIN_OPERATION else mxfp4_reference
+    reference = made(measured.gpu, measured.timing == "graph")
     by_site: defaultdict[Site, list[KernelRow]] = defaultdict(list)
     rows = measured.table.select(op, "mxfp4", UNIFORM)
     for row in rows:

@@ -10,7 +10,7 @@ from typing import ClassVar, Literal, Self
 import numpy as np
 
 from aicb.kernels.columns import Columns, expert_dtype
-from aicb.kernels.expert_points import SGLANG_OPERATION, partition_points
+from aicb.kernels.expert_points import MARLIN_OPERATION, SGLANG_OPERATION, partition_points
 from aicb.kernels.expert_times import (
     BorrowedTimes,
     ExpertSite,
@@ -40,15 +40,18 @@ from boundary.errors import InputError
 
 TiledLayout = Literal["masked", "contiguous"]
 Layout = Literal[TiledLayout, "gathered"]
+Gathering = Literal["vllm", "sglang", "marlin"]
+"""Kernels that gather rows: vLLM's, and OpenAI's in it of mxfp4; SGLang's; and vLLM's Marlin of mxfp4."""
 OPERATIONS = (
     "grouped_gemm_masked",
     "grouped_gemm_contiguous",
     "grouped_gemm_gathered",
     "grouped_gemm_swiglu",
     SGLANG_OPERATION,
+    MARLIN_OPERATION,
 )
 """By layout; ``swiglu``: gathered, with the activation on the way out."""
-SHARED_TRAIT, SGLANG_TRAIT = "shared", "SGLang"
+SHARED_TRAIT, SGLANG_TRAIT, MARLIN_TRAIT = "shared", "SGLang", "Marlin"
 """Of variants."""
 
 
@@ -84,8 +87,8 @@ class GroupedGemm(Kernel):
     """Each expert adds a bf16 vector ``[n]`` on the way out, which takes no time of its own."""
     is_shared: bool = field(default=False, kw_only=True)
     """These are one rank's of the experts that several share, and the kernel gets the pairs of all."""
-    in_sglang_tiles: bool = field(default=False, kw_only=True)
-    """SGLang's kernel of gathered rows, in its tiles."""
+    gathering: Gathering = field(default="vllm", kw_only=True)
+    """Whose kernel of gathered rows."""
     has_activation: bool = field(default=False, kw_only=True)
     """The kernel applies the gated activation to what it has multiplied and writes half of ``n`` columns."""
 
@@ -106,7 +109,7 @@ class GroupedGemm(Kernel):
     def time_ratio(self, origin: Gpu, target: Gpu) -> float | None:
         """mxfp4 weights are converted by the SMs, which takes longer than reading them and follows no bandwidth: by
         the law of the kernel, where both GPUs run it. Other architectures run other kernels (B200: in hardware)."""
-        if self.dtype != "mxfp4" or origin.architecture != target.architecture:
+        if self.dtype != "mxfp4" or self.gathering == "marlin" or origin.architecture != target.architecture:
             return None
         shape = np.array([ExpertTimes.shape_of(self)])
         here, there = (mxfp4_reference(gpu, is_resident=False).reference_us(shape)[0] for gpu in (origin, target))
@@ -131,15 +134,16 @@ class GroupedGemm(Kernel):
         name = operation.removeprefix("grouped_gemm_")
         dtype = expert_dtype(row)
         gathered: Layout = "contiguous" if dtype == "bf16" else "gathered"
-        layouts: dict[str, Layout] = {"masked": "masked", "gathered": gathered, "swiglu": gathered, "sglang": gathered}
-        layout = layouts.get(name, "contiguous")
+        layout = gathered if name in ("gathered", "swiglu", "sglang", "marlin") else "contiguous"
+        layout = "masked" if name == "masked" else layout
         groups = row.integer("groups")
         rows = row.number("rows") if row.text("rows") else row.number("m") * groups
         active = row.number("active_groups", min(float(groups), max(rows, 1.0)))
         if active > groups:
             raise row.fail("active_groups", f"at most groups = {groups}")
         own = rows, groups, active, row.integer("n"), row.integer("k"), dtype, layout
-        return cls(*own, has_activation=name == "swiglu", in_sglang_tiles=name == "sglang")
+        gathering: Gathering = "sglang" if name == "sglang" else "marlin" if name == "marlin" else "vllm"
+        return cls(*own, has_activation=name == "swiglu", gathering=gathering)
 
     @classmethod
     def fit(cls, variant: Hashable, measured: MeasuredTimes) -> KernelTimes[GroupedGemm] | None:
@@ -147,8 +151,9 @@ class GroupedGemm(Kernel):
         assert isinstance(variant, tuple)
         layout, dtype, *trait = variant
         if dtype == "mxfp4":
-            op = "grouped_gemm_swiglu" if trait else "grouped_gemm_gathered"
-            return mxfp4_times(measured, op)
+            if MARLIN_TRAIT in trait:
+                return mxfp4_times(measured, MARLIN_OPERATION)
+            return mxfp4_times(measured, "grouped_gemm_swiglu" if trait else "grouped_gemm_gathered")
         if dtype == "fp8" and layout != "gathered":
             return tiled_times(measured, layout)
         is_shared = SHARED_TRAIT in trait
@@ -164,15 +169,18 @@ class GroupedGemm(Kernel):
         """Layout, format, and traits."""
         del precision
         if self.dtype == "mxfp4":
-            return ("gathered", "mxfp4", "activated") if self.has_activation else ("gathered", "mxfp4")
-        traits = (SGLANG_TRAIT, self.in_sglang_tiles), (SHARED_TRAIT, self.is_shared)
+            mxfp4 = (MARLIN_TRAIT, self.gathering == "marlin"), ("activated", self.has_activation)
+            return "gathered", "mxfp4", *(trait for trait, is_own in mxfp4 if is_own)
+        traits = (SGLANG_TRAIT, self.gathering == "sglang"), (SHARED_TRAIT, self.is_shared)
         return self.layout, self.dtype, *(trait for trait, is_own in traits if is_own)
 
     @property
     def measured_as(self) -> tuple[str, str | None]:
+        if self.gathering == "marlin":
+            return MARLIN_OPERATION, "mxfp4"
         if self.dtype == "mxfp4":
             return ("grouped_gemm_swiglu" if self.has_activation else "grouped_gemm_gathered"), "mxfp4"
-        if self.in_sglang_tiles:
+        if self.gathering == "sglang":
             return SGLANG_OPERATION, self.dtype
         if self.dtype == "bf16":
             return "grouped_gemm_gathered", "bf16"
@@ -181,7 +189,7 @@ class GroupedGemm(Kernel):
     @property
     def engine_site(self) -> ExpertSite | None:
         """Where vLLM's kernel that gathers rows runs this, ``None`` of other layouts of fp8 experts and of SGLang's."""
-        if self.in_sglang_tiles or (self.dtype == "fp8" and self.layout != "gathered"):
+        if self.gathering == "sglang" or (self.dtype == "fp8" and self.layout != "gathered"):
             return None
         return self.dtype, self.is_shared, self.groups, self.n, self.k
 

@@ -149,7 +149,7 @@ NOT_DIMENSIONS = frozenset(
         "has_bias",
         "is_shared",
         "has_activation",
-        "in_sglang_tiles",
+        "gathering",
     }
 )
 """Fields that may be below 1."""

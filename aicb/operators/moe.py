@@ -11,7 +11,7 @@ from dataclasses import replace
 from aicb.experts.popularity import RankPopularity
 from aicb.experts.profile import RankLoad
 from aicb.kernels.fused_experts import FusedExperts
-from aicb.kernels.grouped_gemm import GroupedGemm, Layout
+from aicb.kernels.grouped_gemm import Gathering, GroupedGemm, Layout
 from aicb.model.architecture import MoeFfn
 from aicb.model.partition import MoeLayout, Partition, split
 from aicb.model.precision import activation_bytes_per_row
@@ -110,7 +110,8 @@ def _replicated_tokens(
     experts become rows of zeros, which the sum goes over as well, and vLLM's activation.
     """
     if shape.is_fp8 and experts_kernel in TRITON:
-        return _gathered_tokens(moe, shape, tokens, load, kernels, in_sglang_tiles=experts_kernel == "triton_sglang")
+        gathering: Gathering = "sglang" if experts_kernel == "triton_sglang" else "vllm"
+        return _gathered_tokens(moe, shape, tokens, load, kernels, gathering=gathering)
     if shape.is_fp8:
         size, count = (load.rows, shape.hidden), shape.count
         return [
@@ -120,7 +121,11 @@ def _replicated_tokens(
             weighted_sum(load.rows, tokens, shape),
         ]
     if shape.precision.weights == "mxfp4":
-        return [sorted_pairs(moe, tokens, shape.count, kernels), *_fused(moe, shape, load)]
+        sorted_by = sorted_pairs(moe, tokens, shape.count, kernels)
+        if experts_kernel == "marlin":
+            apart = (activated(each, kernels) for each in _grouped(moe, shape, load, "gathered", gathering="marlin"))
+            return [sorted_by, *apart, summed(moe, shape, load.rows, tokens, kernels)]
+        return [sorted_by, *_fused(moe, shape, load)]
     pairs = _sorted_rows(moe, shape, tokens, load)
     is_shared, is_sglang = shape.partition.ep > 1, experts_kernel == "triton_sglang"
     is_few = kernels == "vllm" and not is_shared and not are_sorted(moe, tokens)
@@ -134,7 +139,7 @@ def _replicated_tokens(
         tokens=float(tokens),
         activates=activates,
         is_shared=is_shared,
-        in_sglang_tiles=is_sglang,
+        gathering="sglang" if is_sglang else "vllm",
     )
     return [
         unsorted_pairs(shape) if is_few else sorted_pairs(moe, tokens, shape.count, kernels),
@@ -165,7 +170,7 @@ def _gathered_tokens(
     load: RankLoad,
     kernels: MoeKernelsOfModel,
     *,
-    in_sglang_tiles: bool,
+    gathering: Gathering,
 ) -> list[Operator]:
     """fp8 experts in a kernel that gathers rows by index: tokens are quantised once, whatever their experts.
 
@@ -188,7 +193,7 @@ def _gathered_tokens(
             tokens=float(tokens),
             activates=pairs,
             is_shared=is_shared,
-            in_sglang_tiles=in_sglang_tiles,
+            gathering=gathering,
         ),
         summed(moe, shape, pairs, tokens, kernels),
     ]
@@ -302,7 +307,7 @@ def _grouped(
     tokens: float | None = None,
     activates: float | None = None,
     is_shared: bool = False,
-    in_sglang_tiles: bool = False,
+    gathering: Gathering = "vllm",
 ) -> list[Operator]:
     """Up projection, activation (of ``activates`` rows, by default of the load's), down projection over the local
     experts; ``tokens`` and ``is_shared``: of the batch and of the experts, where a kernel gathers its rows."""
@@ -323,7 +328,7 @@ def _grouped(
         tokens=tokens,
         has_bias=moe.has_biases,
         is_shared=is_shared,
-        in_sglang_tiles=in_sglang_tiles,
+        gathering=gathering,
     )
     down = replace(up, n=shape.hidden, k=width)
     return [

@@ -291,12 +291,14 @@ def test_a_server_that_compiles_for_new_lengths_is_simulated_with_a_warning(capl
     own = {"engine": {"max_batched_tokens": 1024}}
     pair = [pool("p", "prefill", **own), pool("d", "decode")]
     plan_simulation(config(pair, engine={"framework": "vllm"}, **model))
+    marlin = {"framework": "vllm", "experts_kernel": "marlin"}
+    plan_simulation(config([pool("m", "mixed")], engine=marlin, **model))
     assert _said_by(caplog, "pool_checks") == []
     plan_simulation(config([pool("m", "mixed"), pool("n", "mixed")], engine={"framework": "vllm"}, **model))
     assert _said_by(caplog, "pool_checks") == [
         "engine.framework: found vllm, which compiles mxfp4 experts for each new number of tokens above 1024 in a "
         "batch with prompts, 0.7 to 2.7 s a time: not simulated; warm lengths up, or take "
-        "VLLM_MXFP4_USE_MARLIN=1, another kernel"
+        "VLLM_MXFP4_USE_MARLIN=1 (engine.experts_kernel: marlin)"
     ]
 
 

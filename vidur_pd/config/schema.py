@@ -199,7 +199,7 @@ class EngineConfig(Section):
     """Of fp8 experts: grouped products of DeepGEMM, SGLang's fused Triton kernel (``triton_sglang``), vLLM's
     (``triton``), where every rank holds all experts, or FlashInfer's, which vLLM takes on Hopper where ranks share
     them. Those to which DeepEP brings tokens run in DeepGEMM's, others than fp8 in a kernel like Triton's in any
-    case."""
+    case, but for ``marlin``: vLLM's kernel of mxfp4 experts with ``VLLM_MXFP4_USE_MARLIN=1``."""
     moe_kernels: MoeKernels
     """Around products of experts that gather their rows, bf16 or by Triton: vLLM's, which leave few tokens unsorted,
     sum more than four experts by torch and copy the sums; SGLang's, with the shared expert of DeepSeek-V3 or GLM-4.5 as

@@ -235,6 +235,47 @@ def mxfp4_reference(gpu: Gpu, is_resident: bool) -> ReferenceModel:
     return ReferenceModel("grouped mxfp4 gemm (experts, active, n, k)", 4, reference_us, coordinates, scales, (2, 3))
 
 
+MARLIN_TILES = (8, 16, 32, 48, 64)
+"""Rows of a tile, of which the first is taken that the mean rows of an expert do not fill to nine tenths (vLLM 0.24.0,
+``marlin_moe.py``)."""
+MARLIN_LAUNCH_US, MARLIN_EDGE, MARLIN_MEMORY_SHARE, MARLIN_TENSOR_SHARE = 7.85, 0.43, 0.60, 0.26
+"""Fitted to 400 times of an H200 (``aicb/data/h200/vllm_marlin.parquet``; median error 5 %, p90 20): tiles of an expert
+beyond its rows over those of a tile, and the shares of nominal bandwidth and bf16 tensor peak that it reaches. Tensor
+cores take 16 rows at least."""
+
+
+def tile_of_marlin(mean_rows: Floats) -> NDArray[np.int64]:
+    """Place in `MARLIN_TILES` by the mean rows of an expert."""
+    return np.asarray(np.searchsorted(0.9 * np.array(MARLIN_TILES[:-1]), mean_rows, side="right"))
+
+
+def marlin_reference(gpu: Gpu, is_resident: bool) -> ReferenceModel:
+    """Shapes (experts, active experts, n, k, rows per active expert) of bf16 rows times mxfp4 weights in Marlin.
+
+    Both sizes are padded to whole tiles of 128.
+    """
+    sizes = np.array(MARLIN_TILES)
+
+    def tile_of(shapes: Floats) -> NDArray[np.int64]:
+        groups, active, _, _, rows = shapes.T
+        return tile_of_marlin(active * rows / groups)
+
+    def reference_us(shapes: Floats) -> Floats:
+        _, active, n, k, rows = shapes.T
+        tile, elements = sizes[tile_of(shapes)], 128**2 * np.ceil(n / 128) * np.ceil(k / 128)
+        computed = active * np.maximum(rows / tile + MARLIN_EDGE, 1.0) * np.maximum(tile, 16)
+        compute_us = 2.0 * computed * elements / (MARLIN_TENSOR_SHARE * gpu.peak_flops["bf16"]) * 1e6
+        moved = active * (elements * weight_matrix_bytes(1, MX_BLOCK, "mxfp4") / MX_BLOCK + 2.0 * rows * (k + n))
+        memory_us = moved / (MARLIN_MEMORY_SHARE * gpu.hbm_bytes_per_s) * 1e6 * cold_share(moved, gpu, is_resident)
+        return np.asarray(MARLIN_LAUNCH_US + np.cbrt(compute_us**3 + memory_us**3))
+
+    def coordinates(shapes: Floats) -> Floats:
+        return np.column_stack([np.log2(shapes[:, 1:]), tile_of(shapes)])
+
+    scales = Scales((3.0, 4.0, 4.0, 3.0, 2.24), (2.0, 0.1, 0.1, 4.0, 2.0), 0.2, 0.03)
+    return ReferenceModel("marlin mxfp4 gemm (experts, active, n, k)", 4, reference_us, coordinates, scales, (2, 3))
+
+
 def _mxfp4_steps_us(gpu: Gpu) -> Floats:
     """[sizes of tiles]"""
     by_clock = 1.0 if gpu.boost_mhz is None else MXFP4_BOOST_MHZ / gpu.boost_mhz

@@ -37,6 +37,7 @@ def all_libraries(device: str, modules: Mapping[str, Path]) -> list[Library]:
     from aicb.profiling.libraries.triton_own import TritonOwn
     from aicb.profiling.libraries.vllm_cache import VllmCache
     from aicb.profiling.libraries.vllm_fused_moe import VllmFusedMoe
+    from aicb.profiling.libraries.vllm_marlin import VllmMarlinExperts
     from aicb.profiling.libraries.vllm_mxfp4 import VllmMxfp4Experts
     from aicb.profiling.libraries.vllm_ops import VllmOps
 
@@ -60,6 +61,7 @@ def all_libraries(device: str, modules: Mapping[str, Path]) -> list[Library]:
         VllmCache(core, moe),
         VllmFusedMoe(),
         VllmMxfp4Experts(),
+        VllmMarlinExperts(moe),
         SglangFusedMoe(),
         SglangAttention(),
         SglangOps(),

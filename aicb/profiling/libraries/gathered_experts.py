@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from aicb.kernels.expert_points import experts_of_all_ranks
 from aicb.kernels.point import Point
@@ -73,3 +75,17 @@ class Routing:
             owner = torch.cat([owner, point["groups"] + torch.arange(elsewhere, dtype=torch.int32) % others])
         shuffled = owner[torch.randperm(len(owner), generator=torch.Generator().manual_seed(len(owner)))]
         return cls(shuffled.view(point["batch"], -1).to("cuda"))
+
+
+def assign(rows: NDArray[np.int64], tokens: int, top_k: int) -> NDArray[np.int64]:
+    """[tokens, k] distinct experts of each token so that each expert has as many ``rows``.
+
+    Every token takes the experts that have most left, which works out for all rows that any choice can have.
+    """
+    left, chosen = rows.astype(np.float64), np.empty((tokens, top_k), dtype=np.int64)
+    tie = np.random.default_rng(tokens)
+    for token in range(tokens):
+        taken = np.argpartition(left + tie.random(len(left)) / 2, -top_k)[-top_k:]
+        left[taken] -= 1.0
+        chosen[token] = taken
+    return chosen

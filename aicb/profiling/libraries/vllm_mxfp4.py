@@ -14,26 +14,20 @@ from __future__ import annotations
 import importlib
 import importlib.util
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from aicb.kernels.point import Point
 from aicb.profiling.kernel_library import BF16_TOLERANCE, Kernel, normal, relative_error, some_rows
+from aicb.profiling.libraries.gathered_experts import assign
+from aicb.profiling.libraries.mxfp4 import BLOCK, dequantise, quantise
 
 ALPHA, LIMIT = 1.702, 7.0
 """Of gpt-oss's activation: x·σ(α·x)·(y + 1), x cut at the limit and y at both ends of it."""
 PADDED_COLUMNS = 64
 """vLLM pads the intermediate columns of a rank to a multiple of these (``mxfp4_round_up_…``)."""
-BLOCK = 32
-"""Elements of a scale."""
-LEVELS = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
-"""Magnitudes of e2m1 by their code; the fourth bit is the sign."""
-_MIDDLES = [(low + high) / 2 for low, high in pairwise(LEVELS)]
-_EXPONENT_BIAS = 127
 SUM_TOLERANCE = 2 * BF16_TOLERANCE
 """Rows of a token are added up after each was rounded to bf16."""
 _OPERATIONS = ("grouped_gemm_swiglu", "grouped_gemm_gathered")
@@ -186,20 +180,6 @@ class _Routing:
         return next(expert for expert, end in enumerate(self.first[1:]) if row < end)
 
 
-def assign(rows: NDArray[np.int64], tokens: int, top_k: int) -> NDArray[np.int64]:
-    """[tokens, k] distinct experts of each token so that each expert has as many ``rows``.
-
-    Every token takes the experts that have most left, which works out for all rows that any choice can have.
-    """
-    left, chosen = rows.astype(np.float64), np.empty((tokens, top_k), dtype=np.int64)
-    tie = np.random.default_rng(tokens)
-    for token in range(tokens):
-        taken = np.argpartition(left + tie.random(len(left)) / 2, -top_k)[-top_k:]
-        left[taken] -= 1.0
-        chosen[token] = taken
-    return chosen
-
-
 class _Weights:
     """``[experts, columns, inner]`` normal weights in e2m1 with scales, as the kernel takes them."""
 
@@ -228,26 +208,3 @@ class _Weights:
 
 def _padded(columns: int) -> int:
     return -(-columns // PADDED_COLUMNS) * PADDED_COLUMNS
-
-
-def quantise(weights: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """([n, k / 2] two codes a byte, low one first; [n, k / 32] biased exponents) of ``[n, k]`` weights.
-
-    The scale of a block is the power of two that brings its largest element below 8, the binade of the largest level.
-    """
-    blocks = weights.float().unflatten(1, (-1, BLOCK))
-    largest = blocks.abs().amax(-1).clamp_min(2.0**-100)
-    exponent = torch.floor(torch.log2(largest)) - 2.0
-    scaled = blocks / torch.exp2(exponent)[..., None]
-    middles = torch.tensor(_MIDDLES, device=weights.device)
-    codes = torch.bucketize(scaled.abs(), middles) + 8 * (scaled < 0)
-    pairs = codes.flatten(1).to(torch.uint8).unflatten(1, (-1, 2))
-    return pairs[..., 0] | (pairs[..., 1] << 4), (exponent + _EXPONENT_BIAS).to(torch.uint8)
-
-
-def dequantise(packed: torch.Tensor, exponents: torch.Tensor) -> torch.Tensor:
-    """[n, k] in float32."""
-    levels = torch.tensor([*LEVELS, *(-level for level in LEVELS)], device=packed.device)
-    codes = torch.stack((packed & 15, packed >> 4), -1).flatten(1).long()
-    scales = torch.exp2(exponents.float() - _EXPONENT_BIAS)
-    return (levels[codes].unflatten(1, (-1, BLOCK)) * scales[..., None]).flatten(1)

@@ -68,7 +68,7 @@ def test_tiles_of_a_site_are_those_that_were_launched(dtype: GemmDtype, kinds: t
 
 def test_of_a_measured_batch_it_has_the_measured_time() -> None:
     """4,096 tokens on DeepSeek's whole experts, the shared one among them, took 3,576 us in an engine."""
-    whole = GroupedGemm(36864.0, 257, 257.0, 4096, 7168, "fp8", "gathered", tokens=4096.0, in_sglang_tiles=True)
+    whole = GroupedGemm(36864.0, 257, 257.0, 4096, 7168, "fp8", "gathered", tokens=4096.0, gathering="sglang")
     found = price(whole)
     assert not found.is_estimate
     assert found.time_us == pytest.approx(3576, rel=0.01)
@@ -80,30 +80,30 @@ def test_its_rule_of_thumb_of_bf16_is_slow_for_more_tokens_than_experts() -> Non
     def ratio(tokens: float) -> float:
         rows, active = 4.0 * tokens, 64 * (1.0 - (1.0 - 8 / 128) ** tokens)
         own = GroupedGemm(
-            rows, 64, active, 1536, 2048, "bf16", "masked", tokens=tokens, is_shared=True, in_sglang_tiles=True
+            rows, 64, active, 1536, 2048, "bf16", "masked", tokens=tokens, is_shared=True, gathering="sglang"
         )
-        return price(own).time_us / price(replace(own, in_sglang_tiles=False)).time_us
+        return price(own).time_us / price(replace(own, gathering="vllm")).time_us
 
     assert ratio(64.0) < 1.1 < 1.3 < ratio(128.0) < ratio(8192.0) < 2.0
 
 
 def test_in_tiles_of_its_own_it_computes_bf16_about_as_vllms_does() -> None:
-    own = GroupedGemm(8192.0, 128, 128.0, 1536, 2048, "bf16", "masked", tokens=1024.0, in_sglang_tiles=True)
-    assert price(own).time_us == pytest.approx(price(replace(own, in_sglang_tiles=False)).time_us, rel=0.05)
+    own = GroupedGemm(8192.0, 128, 128.0, 1536, 2048, "bf16", "masked", tokens=1024.0, gathering="sglang")
+    assert price(own).time_us == pytest.approx(price(replace(own, gathering="vllm")).time_us, rel=0.05)
 
 
 def test_narrow_fp8_tiles_compute_faster_than_vllms() -> None:
     """DeepSeek-V3 with TP 8, whose down projection reads its rows by TMA: 20 and 40 % less for 4,096 tokens."""
-    up = GroupedGemm(36864.0, 257, 257.0, 512, 7168, "fp8", "gathered", tokens=4096.0, in_sglang_tiles=True)
+    up = GroupedGemm(36864.0, 257, 257.0, 512, 7168, "fp8", "gathered", tokens=4096.0, gathering="sglang")
     for product, least, most in ((up, 0.75, 0.85), (replace(up, n=7168, k=256), 0.55, 0.65)):
-        theirs = price(replace(product, in_sglang_tiles=False))
+        theirs = price(replace(product, gathering="vllm"))
         assert least < price(product).time_us / theirs.time_us < most
 
 
 def test_on_another_gpu_it_is_transferred() -> None:
     """An H100 has measurements of vLLM's kernel alone."""
     found = price(
-        GroupedGemm(8192.0, 128, 128.0, 1536, 2048, "fp8", "gathered", tokens=1024.0, in_sglang_tiles=True), "h100"
+        GroupedGemm(8192.0, 128, 128.0, 1536, 2048, "fp8", "gathered", tokens=1024.0, gathering="sglang"), "h100"
     )
     assert found.is_estimate
     assert "transferred from h200" in found.source

@@ -228,10 +228,10 @@ def test_models_without_shared_experts_run_the_same() -> None:
     assert moe_kernels_of("vllm", model, ONE, BF16) == "vllm"
 
 
-@pytest.mark.parametrize(("kernels", "in_sglang_tiles"), [("sglang", True), ("vllm", False), ("generic", False)])
-def test_bf16_experts_run_in_sglangs_kernel_in_its_engines(kernels: MoeKernels, in_sglang_tiles: bool) -> None:
+@pytest.mark.parametrize(("kernels", "gathering"), [("sglang", "sglang"), ("vllm", "vllm"), ("generic", "vllm")])
+def test_bf16_experts_run_in_sglangs_kernel_in_its_engines(kernels: MoeKernels, gathering: str) -> None:
     operators = iteration_operators(
         load_model("qwen3-30b-a3b"), ONE, BF16, Batch.decode([1024] * 64), moe_kernels=kernels
     )
     products = [each.kernel for each in operators if isinstance(each.kernel, GroupedGemm)]
-    assert [each.in_sglang_tiles for each in products] == [in_sglang_tiles] * 2
+    assert [each.gathering for each in products] == [gathering] * 2

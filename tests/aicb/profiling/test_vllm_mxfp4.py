@@ -12,7 +12,9 @@ import torch
 from aicb.kernels.point import point
 from aicb.kernels.routing import expert_rows
 from aicb.profiling.kernel_library import relative_error
-from aicb.profiling.libraries.vllm_mxfp4 import LEVELS, VllmMxfp4Experts, assign, dequantise, quantise
+from aicb.profiling.libraries.gathered_experts import assign
+from aicb.profiling.libraries.mxfp4 import LEVELS, dequantise, quantise
+from aicb.profiling.libraries.vllm_mxfp4 import VllmMxfp4Experts
 
 SHAPE = {"n": 128, "k": 64, "groups": 4, "active_groups": 4, "rows": 8, "batch": 4}
 
