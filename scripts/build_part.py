@@ -5,6 +5,8 @@
     aicb profile --model deepseek-v3 --weights fp8 --only mla_decode_fa3 -o mla …
     aicb profile --model qwen3-8b --tp 1,2 --weights bf16 --only decode_attention_captured -o captured …
     aicb profile --model gpt-oss-120b --weights bf16 --only decode_attention_captured -o captured …
+    aicb profile --model gpt-oss-120b --model llama-3.1-8b --only decode_attention_unscheduled -o unscheduled …
+    aicb profile --model gpt-oss-120b --only decode_attention_sliding -o sliding … (and run_plan of other windows)
     aicb profile --model gpt-oss-120b --weights bf16 --only prefill_attention -o prompts …
     aicb profile --model glm-4.5 --model minimax-m2 --model qwen2.5-7b --model llama-4-scout --only prefill_attention …
     aicb profile --model deepseek-v3 --only rope_latent -o rope …
@@ -239,6 +241,31 @@ PARTS: Mapping[str, Part] = {
         "the same of heads of 64: gpt-oss-120b (TP 1, 2, 4, 8), without its sinks",
         [
             "pages of 16 tokens; at most 32 splits of a request; the schedule is made outside",
+            "captured for 32,768 tokens",
+            CLOCKS,
+            "compiled module _vllm_fa3_C of vLLM 0.24.0",
+        ],
+    ),
+    "vllm_fa3_unscheduled": Part(
+        "decode_attention_unscheduled",
+        "without a schedule",
+        "paged decode by FlashAttention-3 as vLLM 0.24.0 captures it in models whose layers differ in their windows, "
+        "with sinks that change nothing: heads of 64, gpt-oss-120b (TP 1, 2, 4, 8), and of 128, Llama-3.1-8B (TP 1, 4)",
+        [
+            "pages of 16 tokens; at most 32 splits of a request; each call makes its schedule",
+            "captured for 32,768 tokens",
+            CLOCKS,
+            "compiled module _vllm_fa3_C of vLLM 0.24.0",
+        ],
+    ),
+    "vllm_fa3_sliding": Part(
+        "decode_attention_sliding",
+        "without a schedule",
+        "the same of layers that slide, kv_len being the window of equal requests and contexts four windows long: "
+        "windows of 128 (gpt-oss-120b, TP 1, 2, 4, 8), 512, 1,024 and 4,096 tokens by heads of 64 (64 and 16 query "
+        "heads, eight a KV head) and of 128 (32, 16, 8, 4, four a KV head); 1 to 512 requests",
+        [
+            "pages of 16 tokens; at most 32 splits of a request; each call makes its schedule",
             "captured for 32,768 tokens",
             CLOCKS,
             "compiled module _vllm_fa3_C of vLLM 0.24.0",

@@ -45,6 +45,11 @@ class GroupedQueryAttention:
     """Keys that a query sees; ``None``: all past ones."""
 
     @property
+    def window(self) -> int | None:
+        """Tokens of a sliding window, the query's own included; ``None``: the layer does not slide."""
+        return self.span.tokens if self.span and self.span.kind == "sliding" else None
+
+    @property
     def kv_elements(self) -> int:
         """Cached elements per token and layer."""
         return 2 * self.kv_heads * self.head_dim
@@ -317,6 +322,12 @@ class Model:
             layer_kv_bytes(kind.attention, kv_dtype) * kept_tokens(kind.attention, tokens) for kind in self.kinds
         ]
         return sum(per_layer[kind] for kind in self.pattern)
+
+    @property
+    def windows_differ(self) -> bool:
+        """Whether softmax attention slides in some layers only, or over windows of several lengths."""
+        mixers = [kind.attention for kind in self.kinds]
+        return len({mixer.window for mixer in mixers if isinstance(mixer, GroupedQueryAttention)}) > 1
 
     def state_bytes(self, state_dtype: StateDtype = "bf16") -> int:
         """Fixed state of one request in all layers, one copy; the convolution's part is always bf16."""

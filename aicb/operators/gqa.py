@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from typing import Literal, get_args
 
-from aicb.kernels.decode_attention import CapturedDecodeAttention, DecodeAttention, SglangDecodeAttention
+from aicb.kernels.decode_attention import (
+    CapturedDecodeAttention,
+    DecodeAttention,
+    SglangDecodeAttention,
+    SlidingDecodeAttention,
+    UnscheduledDecodeAttention,
+)
 from aicb.kernels.prefill_attention import PrefillAttention
 from aicb.model.architecture import GroupedQueryAttention
 from aicb.model.partition import kv_heads_per_rank, split
@@ -26,7 +32,8 @@ from boundary.errors import InputError
 
 GqaKernel = Literal["fa3", "fa3_captured", "fa3_sglang"]
 """Of decodes: FlashAttention-3 called with its own choice of splits, or as vLLM 0.24.0 or SGLang 0.5.17 captures it.
-The latter were measured over bf16 caches; over fp8 ones the first stands for them, and for SGLang's with heads of other
+The latter were measured over bf16 caches; vLLM's without a schedule where layers differ in their windows, and in layers
+that slide. Over fp8 ones the first stands for them, and for SGLang's with heads of other
 than `SGLANG_COLUMNS` or within a span, whose schedule is made in each layer (``flashattention_backend.py``)."""
 SGLANG_COLUMNS = 128
 """Of a head, in measurements of SGLang's decodes."""
@@ -78,9 +85,17 @@ def token_operators(
 
 
 def attention_operators(
-    gqa: GroupedQueryAttention, shape: RankShape, batch: Batch, kernel: GqaKernel = "fa3"
+    gqa: GroupedQueryAttention,
+    shape: RankShape,
+    batch: Batch,
+    kernel: GqaKernel = "fa3",
+    *,
+    windows_differ: bool = False,
 ) -> list[Operator]:
-    """One varlen kernel over the prefills of the batch and one paged kernel over its decodes, within the span."""
+    """One varlen kernel over the prefills of the batch and one paged kernel over its decodes, within the span.
+
+    ``windows_differ``: other layers of the model slide and these do not, or otherwise.
+    """
     heads, kv_heads = _heads(gqa, shape.tp)
     head_dim, span, name = gqa.head_dim, gqa.span, f"{gqa.span.kind}_" if gqa.span else ""
     is_decode, listed = batch.is_decode, []
@@ -92,17 +107,25 @@ def attention_operators(
     if is_decode.any():
         kv = batch.kv_tokens[is_decode]
         kv = kv if span is None else span.seen(kv)
-        decode = _decode_kernel(kernel, shape, gqa)(kv, heads, kv_heads, head_dim, span=span)
+        decode = _decode_kernel(kernel, shape, gqa, windows_differ=windows_differ)(
+            kv, heads, kv_heads, head_dim, span=span
+        )
         listed.append(attention_kernel(f"{name}decode_attention", decode, shape))
     return listed
 
 
-def _decode_kernel(kernel: GqaKernel, shape: RankShape, gqa: GroupedQueryAttention) -> type[DecodeAttention]:
+def _decode_kernel(
+    kernel: GqaKernel, shape: RankShape, gqa: GroupedQueryAttention, *, windows_differ: bool
+) -> type[DecodeAttention]:
     if shape.precision.kv != "bf16":
         return DecodeAttention
     if kernel == "fa3_sglang":
         return SglangDecodeAttention if gqa.head_dim == SGLANG_COLUMNS and not gqa.span else DecodeAttention
-    return CapturedDecodeAttention if kernel == "fa3_captured" else DecodeAttention
+    if kernel == "fa3":
+        return DecodeAttention
+    if gqa.window is not None:
+        return SlidingDecodeAttention
+    return UnscheduledDecodeAttention if windows_differ else CapturedDecodeAttention
 
 
 def _norms(gqa: GroupedQueryAttention, shape: RankShape, tokens: int) -> list[Operator]:

@@ -147,7 +147,9 @@ def attention_operators(
         shape = RankShape(model.hidden, partition, precision, count)
         match attention:
             case GroupedQueryAttention():
-                listed += gqa.attention_operators(attention, shape, batch, gqa_kernel)
+                listed += gqa.attention_operators(
+                    attention, shape, batch, gqa_kernel, windows_differ=model.windows_differ
+                )
             case LatentAttention():
                 listed += mla.attention_operators(attention, shape, batch, mla_kernel)
             case GatedDeltaNet():

@@ -27,7 +27,12 @@ from aicb.estimators.forest import Forest
 from aicb.estimators.interpolation import InterpolationEstimator
 from aicb.estimators.roofline import RooflineEstimator
 from aicb.kernels.batched_gemm import BatchedGemm
-from aicb.kernels.decode_attention import DecodeAttention, SglangDecodeAttention
+from aicb.kernels.decode_attention import (
+    DecodeAttention,
+    SglangDecodeAttention,
+    SlidingDecodeAttention,
+    UnscheduledDecodeAttention,
+)
 from aicb.kernels.elementwise import Elementwise
 from aicb.kernels.fitting.kriging import Floats
 from aicb.kernels.fitting.surface import BEYOND_OCTAVES, Surface
@@ -91,6 +96,20 @@ def cases(timing: Timing) -> list[Case]:
             "FA3 decode, SGLang",
             "batch column",
             surface_of(estimator, SglangDecodeAttention, "bf16"),
+            (0, 1, 2, 3),
+            _decode,
+        ),
+        Case(
+            "FA3 decode, no schedule",
+            "batch column",
+            surface_of(estimator, UnscheduledDecodeAttention, "bf16"),
+            (0, 1, 2, 3),
+            _decode,
+        ),
+        Case(
+            "FA3 decode, sliding",
+            "batch column",
+            surface_of(estimator, SlidingDecodeAttention, "bf16"),
             (0, 1, 2, 3),
             _decode,
         ),
