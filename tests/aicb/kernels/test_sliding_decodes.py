@@ -66,7 +66,15 @@ def test_vllm_makes_no_schedule_ahead_where_windows_differ() -> None:
     assert set(kernels_of(chunked).values()) == {CapturedDecodeAttention}
 
 
-@pytest.mark.parametrize(("kernel", "kv"), [("fa3", "bf16"), ("fa3_captured", "fp8"), ("fa3_sglang", "bf16")])
+def test_layers_that_slide_are_priced_so_under_sglang() -> None:
+    """Its other layers, of heads of 64, have the kernel that is called alone."""
+    assert kernels_of(GPT_OSS, "fa3_sglang") == {
+        "decode_attention": DecodeAttention,
+        "sliding_decode_attention": SlidingDecodeAttention,
+    }
+
+
+@pytest.mark.parametrize(("kernel", "kv"), [("fa3", "bf16"), ("fa3_captured", "fp8"), ("fa3_sglang", "fp8")])
 def test_other_caches_and_engines_have_the_kernel_that_is_called_alone(kernel: GqaKernel, kv: str) -> None:
     assert set(kernels_of(GPT_OSS, kernel, kv).values()) == {DecodeAttention}
 
