@@ -8,7 +8,7 @@ and unequal ones leave SMs idle at the end (``UNEQUAL_SHARES``).
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Self
 
@@ -64,6 +64,7 @@ SGLANG_DECODES = "decode_attention_sglang"
 UNSCHEDULED_DECODES = "decode_attention_unscheduled"
 SLIDING_DECODES = "decode_attention_sliding"
 SLIDING_BATCHES = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)
+"""Requests of the points of sliding decodes."""
 SLIDING_CONTEXT = 4
 """Windows that the context of a measured sliding decode has. Of gpt-oss's 128 tokens contexts of 32 and 128 windows
 take the same as of 4 within 0.5 % at the median and 6 % at most, of two windows 3 % less (36 points, H200)."""
@@ -125,7 +126,7 @@ class DecodeAttention(CacheKernel):
             heads, kv_heads = attention.heads // tp, kv_heads_per_rank(attention.kv_heads, tp)
             shape = {"heads": heads, "kv_heads": kv_heads, "d_qk": attention.head_dim, "d_v": attention.head_dim}
             per_token = kv_heads * 2 * attention.head_dim * ELEMENT_BYTES["bf16"]
-            for batch, mean, distribution in decode_grid(per_token, swept.max_kv_tokens):
+            for batch, mean, distribution in cls.swept_sizes(attention, per_token, swept.max_kv_tokens):
                 lengths = kv_lengths(distribution, batch, mean)
                 size = {"batch": batch, "q_len": 1, "kv_len": sum(lengths) // batch, "page_tokens": PAGE_TOKENS}
                 yield point(
@@ -137,6 +138,14 @@ class DecodeAttention(CacheKernel):
                     distribution=distribution,
                     tag=swept.tag(tp),
                 )
+
+    @classmethod
+    def swept_sizes(
+        cls, attention: GroupedQueryAttention, bytes_per_token: int, max_kv_tokens: int
+    ) -> Iterable[tuple[int, int, str]]:
+        """(requests, mean KV tokens, distribution) of the points of one geometry."""
+        del attention
+        return decode_grid(bytes_per_token, max_kv_tokens)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -171,23 +180,12 @@ class SlidingDecodeAttention(DecodeAttention):
     cold_operations = frozenset({SLIDING_DECODES})
 
     @classmethod
-    def swept_points(cls, swept: SweptModel) -> Iterator[Point]:
-        """Of whole windows: shorter contexts are read like those of layers that see everything."""
-        for attention, kv, tp in swept.attentions(GroupedQueryAttention):
-            if attention.span is None or attention.span.kind != "sliding":
-                continue
-            heads, kv_heads, window = attention.heads // tp, kv_heads_per_rank(attention.kv_heads, tp), attention.span
-            shape = {"heads": heads, "kv_heads": kv_heads, "d_qk": attention.head_dim, "d_v": attention.head_dim}
-            for batch in SLIDING_BATCHES:
-                yield point(
-                    SLIDING_DECODES,
-                    kv,
-                    {**shape, "batch": batch, "q_len": 1, "kv_len": window.tokens, "page_tokens": PAGE_TOKENS},
-                    lengths=(window.tokens,) * batch,
-                    queries=(1,) * batch,
-                    distribution="equal",
-                    tag=swept.tag(tp),
-                )
+    def swept_sizes(
+        cls, attention: GroupedQueryAttention, bytes_per_token: int, max_kv_tokens: int
+    ) -> Iterable[tuple[int, int, str]]:
+        """Whole windows: shorter contexts are read like those of layers that see everything."""
+        del bytes_per_token, max_kv_tokens
+        return [] if attention.window is None else [(batch, attention.window, "equal") for batch in SLIDING_BATCHES]
 
 
 class PagedTimes(CacheTimes[DecodeAttention]):

@@ -75,6 +75,14 @@ def errors_of(kernel: str, groups: str, method: str, relative: Floats, claimed: 
     return Errors(kernel, groups, method, len(size), float(np.median(size)), float(np.quantile(size, 0.9)), within)
 
 
+FA3_DECODES = {
+    "FA3 decode": DecodeAttention,
+    "FA3 decode, SGLang": SglangDecodeAttention,
+    "FA3 decode, no schedule": UnscheduledDecodeAttention,
+    "FA3 decode, sliding": SlidingDecodeAttention,
+}
+
+
 def cases(timing: Timing) -> list[Case]:
     """All kernels with enough shapes."""
     estimator = InterpolationEstimator(GPU, Precision(state="fp32"), timing)
@@ -91,27 +99,9 @@ def cases(timing: Timing) -> list[Case]:
             (5, 6),
             _prefill,
         ),
-        Case("FA3 decode", "batch column", surface_of(estimator, DecodeAttention, "bf16"), (0, 1, 2, 3), _decode),
-        Case(
-            "FA3 decode, SGLang",
-            "batch column",
-            surface_of(estimator, SglangDecodeAttention, "bf16"),
-            (0, 1, 2, 3),
-            _decode,
-        ),
-        Case(
-            "FA3 decode, no schedule",
-            "batch column",
-            surface_of(estimator, UnscheduledDecodeAttention, "bf16"),
-            (0, 1, 2, 3),
-            _decode,
-        ),
-        Case(
-            "FA3 decode, sliding",
-            "batch column",
-            surface_of(estimator, SlidingDecodeAttention, "bf16"),
-            (0, 1, 2, 3),
-            _decode,
+        *(
+            Case(name, "batch column", surface_of(estimator, decode, "bf16"), (0, 1, 2, 3), _decode)
+            for name, decode in FA3_DECODES.items()
         ),
         Case("FlashMLA decode", "batch column", surface_of(estimator, MlaDecode, "bf16"), (0, 1), _mla),
         *fp8_and_sparse_cases(GPU, timing),

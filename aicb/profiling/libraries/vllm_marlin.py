@@ -17,6 +17,7 @@ import torch
 
 from aicb.kernels.expert_points import MARLIN_OPERATION
 from aicb.kernels.point import Point
+from aicb.kernels.reference.product_times import MARLIN_TILES, tile_of_marlin
 from aicb.profiling.kernel_library import BF16_TOLERANCE, Kernel, normal, relative_error, some_rows
 from aicb.profiling.libraries.gathered_experts import assign
 from aicb.profiling.libraries.modules import load_operators, operators
@@ -24,8 +25,6 @@ from aicb.profiling.libraries.mxfp4 import dequantise, quantise
 
 PADDED_HIDDEN, PADDED_WIDTH = 256, 128
 """Multiples to which hidden sizes and columns of an expert are padded."""
-ROW_TILES = (8, 16, 32, 48, 64)
-"""Of which the first is taken that an expert's mean rows do not fill to nine tenths; else the last."""
 _E2M1 = 562949953487106
 """Identity of the number format in vLLM's operators (``scalar_types.float4_e2m1f``)."""
 _BLOCKS_PER_SM = 4
@@ -128,7 +127,7 @@ def _workspace() -> torch.Tensor:
 
 def row_tile(pairs: int, experts: int) -> int:
     """Rows of a tile by which the pairs of an expert are padded."""
-    return next((tile for tile in ROW_TILES if pairs / experts / tile < 0.9), ROW_TILES[-1])
+    return MARLIN_TILES[int(tile_of_marlin(np.array([pairs / experts]))[0])]
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from typing import Any
 
 import numpy as np
 import pytest
@@ -11,7 +10,6 @@ import pytest
 from aicb.estimators.roofline import roofline_us
 from aicb.estimators.selection import select_estimator
 from aicb.kernels.expert_points import MARLIN_OPERATION, UNIFORM
-from aicb.kernels.expert_times import ExpertTimes
 from aicb.kernels.grouped_gemm import GroupedGemm
 from aicb.kernels.reference.product_times import MARLIN_TILES, tile_of_marlin
 from aicb.measurements.gpu import get_gpu
@@ -23,6 +21,7 @@ from aicb.model.precision import Precision
 from aicb.operators.experts_kernel import check_experts_kernel
 from aicb.operators.lists import expert_operators
 from boundary.errors import InputError
+from tests.aicb.kernels.some_rows import errors_of
 
 MXFP4, H200 = Precision("mxfp4"), get_gpu("h200")
 
@@ -59,30 +58,9 @@ def test_an_h200_has_the_measured_times_and_an_h100_transferred_ones(measured: M
         assert bound_us <= here.time_us <= 1.03 * there.time_us
 
 
-class Part:
-    """Times of some rows alone."""
-
-    def __init__(self, measured: MeasuredTimes, rows: list[KernelRow]):
-        self._measured, self._rows = measured, rows
-        self.table, self.gpu, self.timing = self, measured.gpu, measured.timing
-
-    def select(self, *_: Any) -> list[KernelRow]:
-        return self._rows
-
-    def time_us(self, row: KernelRow, cold_bytes: float) -> float:
-        return self._measured.time_us(row, cold_bytes)
-
-
-def errors_of(measured: MeasuredTimes, known: list[KernelRow], unknown: list[KernelRow]) -> list[float]:
-    """Of times that follow from those of other rows."""
-    times = GroupedGemm.fit(kernel_of(known[0]).variant(MXFP4), Part(measured, known))  # type: ignore[arg-type]
-    assert isinstance(times, ExpertTimes)
-    return [abs(times.price(kernel_of(row)).time_us / measured.time_us(row, 0.0) - 1.0) for row in unknown]
-
-
 def test_every_second_token_count_follows_from_the_others(measured: MeasuredTimes) -> None:
     rows = rows_of(measured)
-    errors = errors_of(measured, rows[::2], rows[1::2])
+    errors = errors_of(measured, kernel_of, rows[::2], rows[1::2])
     assert np.median(errors) < 0.025
     assert np.quantile(errors, 0.9) < 0.1
 
@@ -91,7 +69,7 @@ def test_a_width_follows_from_the_others(measured: MeasuredTimes) -> None:
     rows, errors = rows_of(measured), list[float]()
     for held_out in sorted({(row["groups"], row["n"], row["k"]) for row in rows}):
         known = [row for row in rows if (row["groups"], row["n"], row["k"]) != held_out]
-        errors += errors_of(measured, known, [row for row in rows if row not in known])
+        errors += errors_of(measured, kernel_of, known, [row for row in rows if row not in known])
     assert len(errors) == 400
     assert np.median(errors) < 0.03
     assert np.quantile(errors, 0.9) < 0.14

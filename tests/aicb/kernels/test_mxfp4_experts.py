@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -13,7 +12,6 @@ from aicb.estimators.roofline import roofline_us
 from aicb.estimators.selection import EXPERTS_GPU, select_estimator
 from aicb.estimators.transfer_reference import PEAK_SHARE
 from aicb.kernels.expert_points import UNIFORM
-from aicb.kernels.expert_times import ExpertTimes
 from aicb.kernels.grouped_gemm import GroupedGemm
 from aicb.kernels.reference.product_times import MXFP4_BOOST_MHZ, MXFP4_TENSOR_SHARE
 from aicb.measurements.gpu import get_gpu
@@ -23,9 +21,11 @@ from aicb.model.catalog import load_model
 from aicb.model.partition import Partition
 from aicb.model.precision import Precision
 from aicb.operators.lists import expert_operators
+from tests.aicb.kernels.some_rows import errors_of
 
 MXFP4 = Precision("mxfp4")
 TABLE = KernelTable.read(FOLDER / EXPERTS_GPU / "experts", EXPERTS_GPU)
+MEASURED = MeasuredTimes.of(TABLE, "engine", get_gpu(EXPERTS_GPU))
 OPERATIONS = ("grouped_gemm_swiglu", "grouped_gemm_gathered")
 
 
@@ -75,33 +75,11 @@ def test_an_h200_takes_as_long_as_an_h100_and_an_h20_what_its_tensor_cores_do() 
     assert GroupedGemm(512.0, 128, 128, 5760, 2880, "bf16", "gathered").time_ratio(h100, h200) is None
 
 
-class Part:
-    """Times of some rows alone."""
-
-    def __init__(self, measured: MeasuredTimes, rows: list[KernelRow]):
-        self._measured, self._rows = measured, rows
-        self.table, self.gpu, self.timing = self, measured.gpu, measured.timing
-
-    def select(self, *_: Any) -> list[KernelRow]:
-        return self._rows
-
-    def time_us(self, row: KernelRow, cold_bytes: float) -> float:
-        return self._measured.time_us(row, cold_bytes)
-
-
-def errors_of(op: str, known: list[KernelRow], unknown: list[KernelRow]) -> list[float]:
-    """Of times that follow from those of other rows."""
-    measured = MeasuredTimes.of(TABLE, "engine", get_gpu(EXPERTS_GPU))
-    times = GroupedGemm.fit(kernel_of(known[0]).variant(MXFP4), Part(measured, known))  # type: ignore[arg-type]
-    assert isinstance(times, ExpertTimes), op
-    return [abs(times.price(kernel_of(row)).time_us / measured.time_us(row, 0.0) - 1.0) for row in unknown]
-
-
 @pytest.mark.parametrize("op", OPERATIONS)
 def test_every_second_token_count_follows_from_the_others(op: str) -> None:
     """3.1 and 2.2 % in the median, 16 % at p90: tiles double where rows pass powers of two."""
     rows = sorted(rows_of(op), key=lambda row: (row["groups"], row["n"], row["k"], row["batch"]))
-    errors = errors_of(op, rows[::2], rows[1::2])
+    errors = errors_of(MEASURED, kernel_of, rows[::2], rows[1::2])
     assert np.median(errors) < 0.04
     assert np.quantile(errors, 0.9) < 0.17
 
@@ -112,7 +90,7 @@ def test_a_width_follows_from_the_others(op: str) -> None:
     rows, errors = rows_of(op), list[float]()
     for held_out in sorted({(row["groups"], row["n"], row["k"]) for row in rows}):
         known = [row for row in rows if (row["groups"], row["n"], row["k"]) != held_out]
-        errors += errors_of(op, known, [row for row in rows if row not in known])
+        errors += errors_of(MEASURED, kernel_of, known, [row for row in rows if row not in known])
     assert len(errors) == 200
     assert np.median(errors) < 0.06
     assert np.quantile(errors, 0.9) < 0.17
