@@ -147,6 +147,12 @@ class Kriging:
     def at(self, places: NDArray[np.float64]) -> NDArray[np.float64]:
         """[places] of ``places`` [places, dimensions]; each the same bit for bit in any company."""
 
+class PrefillTile:
+    """Tiles of FA3 for keys and values of ``width`` dimensions together: query rows, keys of a block, and a block's
+    time over that of its FLOPs at the peak of an SM."""
+
+    def __init__(self, *, width: float, rows: float, block_tokens: float, block_share: float) -> None: ...
+
 class PrefillReference:
     """Constants of the reference model of FA3 prefills on one GPU, see aicb/kernels/prefill_attention.py."""
 
@@ -154,17 +160,13 @@ class PrefillReference:
         self,
         *,
         floor_us: float,
-        wave_us: float,
-        tiled_share: float,
-        cache_share: float,
-        longest_share: float,
-        norm: float,
-        throttling: float,
-        throttling_us: float,
-        tile_rows: float,
+        tile_us: float,
+        tile_width_us: float,
+        split_width_us: float,
+        combine_us: float,
+        combine_row_us: float,
+        tiles: list[PrefillTile],
         peak_flops: float,
-        bytes_per_s: float,
-        element_bytes: float,
         sms: float,
     ) -> None: ...
     def times_us(self, shapes: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -227,6 +229,36 @@ class PrefillTimes:
     def of(self, new_tokens: NDArray[np.int64], kv_tokens: NDArray[np.int64]) -> tuple[float, bool, bool]:
         """µs of one batch, whether it was measured, whether it is an estimate."""
 
+class MixedCall:
+    """Prompts and decodes in one call of FA3, see aicb/kernels/mixed_attention.py."""
+
+    def __init__(
+        self,
+        *,
+        floor_us: float,
+        decode_floor_us: float,
+        split_us: float,
+        prompt_split_us: float,
+        start_us: float,
+        key_us: float,
+        rows: float,
+        block_tokens: float,
+        sharing: float,
+        kv_heads: float,
+        sms: float,
+        split_tokens: float,
+        is_estimate: bool,
+    ) -> None: ...
+    def time_us(
+        self,
+        prompts_us: float,
+        new_tokens: NDArray[np.int64],
+        prompts_kv: NDArray[np.int64],
+        decodes_us: float,
+        decodes_kv: NDArray[np.int64],
+    ) -> float:
+        """µs of prompts and decodes with their times alone; of the prompts where there are no decodes."""
+
 class PrefillKernel:
     """A kernel over the prompts of an iteration."""
 
@@ -239,9 +271,10 @@ class PrefillKernel:
         stream_bytes_per_s: float,
         peak_flops: float,
         span: KeySpan | None,
+        mixed: MixedCall | None,
     ) -> None:
         """``name``: bit of the operator's name; ``stream_bytes_per_s``: bandwidth of large streams; ``span``: makes
-        the requests of the kernel from those of the batch."""
+        the requests of the kernel from those of the batch; ``mixed``: decodes beside the prompts are in one call."""
 
 class OperatorGroup(Enum):
     """Groups of operators by what they depend on, see aicb/core/priced_operators.hpp."""

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""TwoBatchOverlap the raw H200 kernel probe into the table shipped in ``aicb/data/h200``.
+"""Turns the raw H200 kernel probe into the table shipped in ``aicb/data/h200``.
 
     python scripts/build_h200_table.py RAW_DIRECTORY [OUTPUT_DIRECTORY]
 
@@ -42,7 +42,10 @@ OPERATIONS = {
     "d2d_copy_2GiB": "device_copy",
     "memset_2GiB": "memset",
 }
-LEFT_OUT = {"prefill": "torch SDPA, measured for comparison with FlashAttention-3 only"}
+LEFT_OUT = {
+    "prefill": "torch SDPA, measured for comparison with FlashAttention-3 only",
+    "varlen_prefill, grouped queries": "keys in a row, where engines read pages (vllm_fa3_prefill.parquet)",
+}
 DTYPES = {"bf16": "bf16", "fp8_1x128_128x128": "fp8", "bf16q_fp8kv": "bf16q_fp8kv", "bf16->fp8": "bf16->fp8", "": ""}
 
 CAUTIONS = [
@@ -86,6 +89,11 @@ def translate(raw: dict[str, str]) -> dict[str, str]:
     } | ({"k": ""} if is_topk else {})
 
 
+def is_left_out(raw: dict[str, str]) -> bool:
+    """Whether no engine runs the kernel (`LEFT_OUT`)."""
+    return raw["op"] == "prefill" or (raw["op"] == "varlen_prefill" and raw["d_qk"] == raw["d_v"])
+
+
 def _integer(text: str) -> str:
     return str(int(float(text))) if text else ""
 
@@ -95,7 +103,7 @@ def main() -> None:
     default = Path(__file__).resolve().parent.parent / "aicb" / "data" / "h200"
     target = Path(sys.argv[2]) if len(sys.argv) > 2 else default
     with (source / "h200_kernels.csv").open(newline="") as file:
-        rows = [translate(raw) for raw in csv.DictReader(file) if raw["op"] not in LEFT_OUT]
+        rows = [translate(raw) for raw in csv.DictReader(file) if not is_left_out(raw)]
     target.mkdir(parents=True, exist_ok=True)
     with (target / "kernels.csv").open("w", newline="") as file:
         writer = csv.DictWriter(file, list(COLUMNS), lineterminator="\n")

@@ -7,8 +7,7 @@
     aicb profile --model gpt-oss-120b --weights bf16 --only decode_attention_captured -o captured …
     aicb profile --model gpt-oss-120b --model llama-3.1-8b --only decode_attention_unscheduled -o unscheduled …
     python scripts/measure_sliding_decodes.py -o sliding
-    aicb profile --model gpt-oss-120b --weights bf16 --only prefill_attention -o prompts …
-    aicb profile --model glm-4.5 --model minimax-m2 --model qwen2.5-7b --model llama-4-scout --only prefill_attention …
+    aicb profile --model qwen3-8b … --kv bf16,fp8 --only prefill_attention -o prompts …
     aicb profile --model deepseek-v3 --only rope_latent -o rope …
     aicb profile --model deepseek-v3 --weights fp8 --only gemm_swapped --max-tokens 31 -o swapped …
     aicb profile --model minimax-m2 --weights fp8 --ep 2,4,8,16 --only fused_experts -o experts …
@@ -277,18 +276,35 @@ PARTS: Mapping[str, Part] = {
         "paged decode by FlashAttention-3 called alone, heads of 64: gpt-oss-120b (TP 1, 2, 4, 8), without its sinks",
         ["pages of 16 tokens; the kernel chooses the splits", CLOCKS, "compiled module _vllm_fa3_C of vLLM 0.24.0"],
     ),
-    "vllm_fa3_prefill_groups": Part(
+    "vllm_fa3_prefill": Part(
         "prefill_attention",
         "_vllm_fa3_C",
-        "causal attention of prompts by FlashAttention-3 with groups of queries that are no power of two: GLM-4.5 (12 "
-        "to a KV head), MiniMax-M2 (6), Qwen2.5-7B (7), Llama 4 Scout (5), TP 1, 2, 4, 8",
-        [CLOCKS, "compiled module _vllm_fa3_C of vLLM 0.24.0"],
+        "causal attention of prompts by FlashAttention-3 over pages that they have just been written to. bf16: "
+        "Qwen3-8B, Llama-3.1-70B, Qwen3-30B-A3B, Qwen3-235B-A22B and others (TP 1, 2, 4, 8) by heads of 128, "
+        "Qwen3-Next-80B-A3B by heads of 256, gpt-oss-120b (TP 1, 2, 4, 8) by heads of 64, without its sinks; groups "
+        "of query heads that are no power of two: GLM-4.5 (12 to a KV head), MiniMax-M2 (6), Qwen2.5-7B (7), Llama 4 "
+        "Scout (5), TP 1, 2, 4, 8. e4m3: heads of 128 and 256",
+        [
+            "pages of 16 tokens in random order; of one token (SGLang) they take as long within 2 % at the median of "
+            "96 points, of 128 and more tokens as long as keys in a row, but for heads of 256",
+            "e4m3: with the queries; their quantisation is not included",
+            CLOCKS,
+            "compiled module _vllm_fa3_C of vLLM 0.24.0",
+        ],
     ),
-    "vllm_fa3_prefill_64": Part(
-        "prefill_attention",
-        "_vllm_fa3_C",
-        "causal attention of prompts by FlashAttention-3, heads of 64: gpt-oss-120b (TP 1, 2, 4, 8), without its sinks",
-        [CLOCKS, "compiled module _vllm_fa3_C of vLLM 0.24.0"],
+    "vllm_fa3_mixed": Part(
+        "mixed_attention",
+        "in one call",
+        "attention of prompts and decodes in one call of FlashAttention-3, as vLLM 0.24.0 makes it: 1 to 256 decodes "
+        "over 256 to 32,768 tokens with one to three prompts of 8 to 7,000 tokens, and prompts of up to 512 tokens "
+        "alone. bf16: heads of 128 (64, 32, 48, 32, 28, 16 and 8 query heads over 8, 8, 4, 4, 4, 2 and 1 KV heads), "
+        "of 64 (64 over 8, 8 over 1) and of 256 (16 over 2); e4m3: heads of 128 (32 over 8, 8 over 1)",
+        [
+            "pages of 16 tokens in random order; of up to 512 tokens of a batch at most 32 splits of a request, beyond "
+            "the kernel chooses; the schedule is made outside",
+            CLOCKS,
+            "compiled module _vllm_fa3_C of vLLM 0.24.0",
+        ],
     ),
     "vllm_rope_latent": Part(
         "rope_latent",

@@ -41,6 +41,26 @@ const std::vector<DecodeKernel>* StageAttention::kernels_of(const DecodeSize& si
     return found;
 }
 
+namespace {
+
+PromptPart prompt_part(const PrefillKernel& kernel, double time_us, const std::int64_t* new_tokens,
+                       const std::int64_t* kv_tokens, std::size_t count) {
+    PromptPart part{.time_us = time_us};
+    if (!kernel.mixed) return part;
+    for (std::size_t i = 0; i < count; ++i) {
+        const auto own = static_cast<double>(new_tokens[i]);
+        part.new_tokens += own;
+        part.most_new = std::max(part.most_new, own);
+        part.tiles += kernel.mixed->tiles_of(own);
+        const std::int64_t seen =
+            kernel.span ? std::min(kv_tokens[i], new_tokens[i] + kernel.span->tokens) : kv_tokens[i];
+        part.most_kv = std::max(part.most_kv, static_cast<double>(seen));
+    }
+    return part;
+}
+
+}  // namespace
+
 void add_steps(const TimedKernel& kernel, StepLoads& loads, PricedOperators& first) {
     const auto executions = static_cast<double>(kernel.load.count);
     for (std::size_t step = 0; step < loads.total_ps.size(); ++step) {
@@ -59,12 +79,13 @@ void add_steps(const TimedKernel& kernel, StepLoads& loads, PricedOperators& fir
 }
 
 void StageAttention::add_decodes(const std::int64_t* kv_tokens, const DecodeSize& size, StepLoads& loads,
-                                 PricedOperators& first) {
+                                 PricedOperators& first, bool are_beside_prompts) {
     const auto* kernels = kernels_of(size);
     if (kernels == nullptr) return;
     const auto count = static_cast<std::size_t>(size.requests);
     const std::size_t steps = loads.total_ps.size();
-    for (const DecodeKernel& kernel : *kernels) {
+    for (std::size_t number = 0; number < kernels->size(); ++number) {
+        const DecodeKernel& kernel = (*kernels)[number];
         timed_.load = kernel.load;
         timed_.time_us.resize(steps);
         timed_.one_query_us.resize(kernel.one_query ? steps : 0);
@@ -74,8 +95,27 @@ void StageAttention::add_decodes(const std::int64_t* kv_tokens, const DecodeSize
         } else {
             time_over_all(kernel, kv_tokens, count);
         }
+        if (are_beside_prompts && number < prefills_.size()) mix(number, kv_tokens, size, kernel);
         add_steps(timed_, loads, first);
     }
+}
+
+// Kernels over prompts and over decodes have one order: that of the kinds of attention.
+void StageAttention::mix(std::size_t kernel, const std::int64_t* kv_tokens, const DecodeSize& size,
+                         const DecodeKernel& decodes) {
+    const std::optional<MixedCall>& call = prefills_[kernel].mixed;
+    if (!call) return;
+    double alone_us = timed_.time_us[0];
+    if (!timed_.one_query_us.empty()) alone_us = std::max(alone_us, timed_.one_query_us[0]);
+    const std::int64_t longest = *std::max_element(kv_tokens, kv_tokens + size.requests);
+    const std::int64_t most_kv = decodes.span ? decodes.span->seen(longest) : longest;
+    const PromptPart& prompts = prompts_[kernel];
+    timed_.time_us[0] =
+        call->time_us(prompts, {alone_us, static_cast<double>(size.requests), static_cast<double>(size.queries),
+                                static_cast<double>(timed_.kv_tokens[0]), static_cast<double>(most_kv)}) -
+        prompts.time_us;
+    timed_.one_query_us.clear();
+    timed_.is_estimate |= call->is_estimate;
 }
 
 void StageAttention::time_over_all(const DecodeKernel& kernel, const std::int64_t* kv_tokens, std::size_t count) {
@@ -112,8 +152,8 @@ void StageAttention::time_within_span(const DecodeKernel& kernel, const std::int
 }
 
 void StageAttention::add_prompts(const std::int64_t* new_tokens, const std::int64_t* kv_tokens, std::size_t count,
-                                 PricedTable& groups, PricedOperators& sum) {
-    if (!others_.chunks) return add_prefills(new_tokens, kv_tokens, count, groups, sum);
+                                 PricedTable& groups, PricedOperators& sum, bool are_beside_decodes) {
+    if (!others_.chunks) return add_prefills(new_tokens, kv_tokens, count, groups, sum, are_beside_decodes);
     for (auto* column : {&short_new_, &short_kv_, &long_new_, &long_kv_}) column->clear();
     for (std::size_t i = 0; i < count; ++i) {
         const bool is_short = new_tokens[i] <= others_.chunks->most_tokens;
@@ -121,7 +161,8 @@ void StageAttention::add_prompts(const std::int64_t* new_tokens, const std::int6
         (is_short ? short_kv_ : long_kv_).push_back(kv_tokens[i]);
     }
     if (!short_new_.empty()) add_chunks(*others_.chunks, groups, sum);
-    if (!long_new_.empty()) add_prefills(long_new_.data(), long_kv_.data(), long_new_.size(), groups, sum);
+    if (long_new_.empty()) return;
+    add_prefills(long_new_.data(), long_kv_.data(), long_new_.size(), groups, sum, are_beside_decodes);
 }
 
 void StageAttention::add_chunks(const ShortChunks& chunks, PricedTable& groups, PricedOperators& sum) const {
@@ -147,14 +188,16 @@ void StageAttention::add_chunks(const ShortChunks& chunks, PricedTable& groups, 
 }
 
 void StageAttention::add_prefills(const std::int64_t* new_tokens, const std::int64_t* kv_tokens, std::size_t count,
-                                  PricedTable& groups, PricedOperators& sum) {
+                                  PricedTable& groups, PricedOperators& sum, bool are_beside_decodes) {
+    prompts_.clear();
     for (const PrefillKernel& kernel : prefills_) {
         within_span_.clear();
         if (kernel.span) {
             for (std::size_t i = 0; i < count; ++i) kernel.span->add_causal(new_tokens[i], kv_tokens[i], within_span_);
         }
-        const auto found =
-            kernel.span ? kernel.times->of(within_span_) : kernel.times->of(new_tokens, kv_tokens, count);
+        auto found = kernel.span ? kernel.times->of(within_span_) : kernel.times->of(new_tokens, kv_tokens, count);
+        prompts_.push_back(prompt_part(kernel, found.time_us, new_tokens, kv_tokens, count));
+        if (kernel.mixed && !are_beside_decodes) found.time_us = kernel.mixed->prompts_us(prompts_.back());
         const KernelLoad& load = kernel.load;
         const double memory_us = found.cost.moved_bytes / load.stream_bytes_per_s * 1e6;
         const double clocked = clocked_share(found.time_us, memory_us);

@@ -11,6 +11,7 @@
 
 #include "decode_times.hpp"
 #include "key_span.hpp"
+#include "mixed_call.hpp"
 #include "prefill_times.hpp"
 #include "priced_operators.hpp"
 
@@ -51,7 +52,8 @@ struct TimedKernel {
 struct PrefillKernel {
     std::shared_ptr<PrefillTimes> times;
     KernelLoad load;
-    std::optional<KeySpan> span;  // requests of the kernel are those of `KeySpan::add_causal`
+    std::optional<KeySpan> span;     // requests of the kernel are those of `KeySpan::add_causal`
+    std::optional<MixedCall> mixed;  // decodes beside the prompts are in the same call
 };
 
 // [steps] times of one rank.
@@ -103,17 +105,19 @@ class StageAttention {
     void insert(const DecodeSize& size, std::vector<DecodeKernel> kernels);
 
     // Adds the kernels that read the cache in `loads.total_ps.size()` steps to `loads`, and those of the first to
-    // `first`.
-    void add_decodes(const std::int64_t* kv_tokens, const DecodeSize& size, StepLoads& loads, PricedOperators& first);
+    // `first`; beside the prompts that were added last what a call of both takes longer than these.
+    void add_decodes(const std::int64_t* kv_tokens, const DecodeSize& size, StepLoads& loads, PricedOperators& first,
+                     bool are_beside_prompts = false);
     // Adds prefills with the other kernels over prompts; short chunks apart, if they are absorbed.
     void add_prompts(const std::int64_t* new_tokens, const std::int64_t* kv_tokens, std::size_t count,
-                     PricedTable& groups, PricedOperators& sum);
+                     PricedTable& groups, PricedOperators& sum, bool are_beside_decodes = false);
 
     std::vector<DecodeSize> missing_sizes;
 
   private:
     void add_prefills(const std::int64_t* new_tokens, const std::int64_t* kv_tokens, std::size_t count,
-                      PricedTable& groups, PricedOperators& sum);
+                      PricedTable& groups, PricedOperators& sum, bool are_beside_decodes);
+    void mix(std::size_t kernel, const std::int64_t* kv_tokens, const DecodeSize& size, const DecodeKernel& decodes);
 
     const std::vector<DecodeKernel>* kernels_of(const DecodeSize& size);
     void time_over_all(const DecodeKernel& kernel, const std::int64_t* kv_tokens, std::size_t count);
@@ -127,6 +131,7 @@ class StageAttention {
     FlatMap<std::vector<DecodeKernel>> sizes_;
     TimedKernel timed_;
     PromptRequests within_span_;
+    std::vector<PromptPart> prompts_;                                      // [prefill kernels] of the prompts at hand
     std::vector<std::int64_t> short_new_, short_kv_, long_new_, long_kv_;  // [chunks] of the prompts at hand
 };
 

@@ -177,14 +177,36 @@ void bind_kriging(py::module_& module) {
             py::arg("places"));
 }
 
+// Of prompts and decodes with their times alone; no decodes: of the prompts.
+double mixed_us(const MixedCall& call, double prompts_us, const Integers& new_tokens, const Integers& prompts_kv,
+                double decodes_us, const Integers& decodes_kv) {
+    PromptPart prompts{.time_us = prompts_us};
+    for (py::ssize_t i = 0; i < new_tokens.size(); ++i) {
+        const auto own = static_cast<double>(new_tokens.data()[i]);
+        prompts.new_tokens += own;
+        prompts.most_new = std::max(prompts.most_new, own);
+        prompts.most_kv = std::max(prompts.most_kv, static_cast<double>(prompts_kv.data()[i]));
+        prompts.tiles += call.tiles_of(own);
+    }
+    if (decodes_kv.size() == 0) return call.prompts_us(prompts);
+    DecodePart decodes{.time_us = decodes_us, .requests = static_cast<double>(decodes_kv.size())};
+    for (py::ssize_t i = 0; i < decodes_kv.size(); ++i) {
+        const auto own = static_cast<double>(decodes_kv.data()[i]);
+        decodes.kv_tokens += own;
+        decodes.most_kv = std::max(decodes.most_kv, own);
+    }
+    return call.time_us(prompts, decodes);
+}
+
 void bind_prefills(py::module_& module) {
+    py::class_<PrefillTile>(module, "PrefillTile")
+        .def(py::init<double, double, double, double>(), py::kw_only(), py::arg("width"), py::arg("rows"),
+             py::arg("block_tokens"), py::arg("block_share"));
     py::class_<PrefillReference>(module, "PrefillReference")
-        .def(py::init<double, double, double, double, double, double, double, double, double, double, double, double,
-                      double>(),
-             py::kw_only(), py::arg("floor_us"), py::arg("wave_us"), py::arg("tiled_share"), py::arg("cache_share"),
-             py::arg("longest_share"), py::arg("norm"), py::arg("throttling"), py::arg("throttling_us"),
-             py::arg("tile_rows"), py::arg("peak_flops"), py::arg("bytes_per_s"), py::arg("element_bytes"),
-             py::arg("sms"))
+        .def(py::init<double, double, double, double, double, double, std::vector<PrefillTile>, double, double>(),
+             py::kw_only(), py::arg("floor_us"), py::arg("tile_us"), py::arg("tile_width_us"),
+             py::arg("split_width_us"), py::arg("combine_us"), py::arg("combine_row_us"), py::arg("tiles"),
+             py::arg("peak_flops"), py::arg("sms"))
         .def(
             "times_us",
             [](const PrefillReference& reference, const Floats& shapes) {
@@ -250,13 +272,28 @@ void bind_prefills(py::module_& module) {
                 return std::tuple(found.time_us, found.is_measured, found.is_estimate);
             },
             py::arg("new_tokens"), py::arg("kv_tokens"));
+    py::class_<MixedCall>(module, "MixedCall")
+        .def(py::init([](double floor_us, double decode_floor_us, double split_us, double prompt_split_us,
+                         double start_us, double key_us, double rows, double block_tokens, double sharing,
+                         double kv_heads, double sms, double split_tokens, bool is_estimate) {
+                 return MixedCall{floor_us,   decode_floor_us, split_us, prompt_split_us, start_us, key_us,
+                                  rows,       block_tokens,    sharing,  kv_heads,        sms,      split_tokens,
+                                  is_estimate};
+             }),
+             py::kw_only(), py::arg("floor_us"), py::arg("decode_floor_us"), py::arg("split_us"),
+             py::arg("prompt_split_us"), py::arg("start_us"), py::arg("key_us"), py::arg("rows"),
+             py::arg("block_tokens"), py::arg("sharing"), py::arg("kv_heads"), py::arg("sms"), py::arg("split_tokens"),
+             py::arg("is_estimate"))
+        .def("time_us", &mixed_us, py::arg("prompts_us"), py::arg("new_tokens"), py::arg("prompts_kv"),
+             py::arg("decodes_us"), py::arg("decodes_kv"));
     py::class_<PrefillKernel>(module, "PrefillKernel")
         .def(py::init([](std::shared_ptr<PrefillTimes> times, std::int64_t count, std::uint64_t name,
-                         double stream_bytes_per_s, double peak_flops, const std::optional<KeySpan>& span) {
-                 return PrefillKernel{std::move(times), {count, name, stream_bytes_per_s, peak_flops}, span};
+                         double stream_bytes_per_s, double peak_flops, const std::optional<KeySpan>& span,
+                         const std::optional<MixedCall>& mixed) {
+                 return PrefillKernel{std::move(times), {count, name, stream_bytes_per_s, peak_flops}, span, mixed};
              }),
              py::arg("times"), py::kw_only(), py::arg("count"), py::arg("name"), py::arg("stream_bytes_per_s"),
-             py::arg("peak_flops"), py::arg("span"));
+             py::arg("peak_flops"), py::arg("span"), py::arg("mixed"));
 }
 
 void bind_parts(py::module_& module) {

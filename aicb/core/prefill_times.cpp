@@ -39,35 +39,112 @@ class ExactSum {
 
 }  // namespace
 
-// Of `tile_rows` rows, queries times the query heads that share a KV head.
-double PrefillReference::tiles(const PrefillShape& shape) const {
-    return shape.kv_heads * std::ceil(shape.new_tokens * shape.sharing / tile_rows);
+namespace {
+
+// FA3 does not split nearly as many tiles as there are SMs, nor few blocks of keys.
+constexpr double kFullShare = 0.8, kFewBlocks = 4.0, kMostSplits = 128.0, kEfficiencyShare = 0.85;
+// What a request may take of an SM's share of all blocks before it is split (flash_prepare_scheduler.cu).
+constexpr double kBlocksMargin = 1.1;
+constexpr double kUnitWidth = 256.0;
+
+double wave_efficiency(double items, double sms) { return items / sms / std::ceil(items / sms); }
+
+}  // namespace
+
+const PrefillTile& PrefillReference::tile_of(double width) const {
+    return *std::min_element(tiles.begin(), tiles.end(), [&](const PrefillTile& one, const PrefillTile& other) {
+        return std::abs(one.width - width) < std::abs(other.width - width);
+    });
 }
 
-double PrefillReference::time_us(const PrefillShape& shape) const {
-    const double row_us = 2.0 * shape.width / peak_flops * 1e6;
-    const double keys = std::max(shape.kv_tokens - shape.new_tokens / 2, 64.0) + 64.0;
-    const double tiled_us = tiled_share * row_us * tiles(shape) * tile_rows * keys;
-    const double cache_us =
-        cache_share * element_bytes * shape.kv_tokens * shape.kv_heads * shape.width / bytes_per_s * 1e6;
-    const double longest_us = longest_share * row_us * tile_rows * shape.kv_tokens * sms;
-    const double busy_us =
-        std::pow(std::pow(tiled_us, norm) + std::pow(cache_us, norm) + std::pow(longest_us, norm), 1.0 / norm);
-    const double alone_us = floor_us + busy_us + wave_us * std::ceil(tiles(shape) / sms);
-    return alone_us * (1.0 + throttling * std::log1p(alone_us / throttling_us));
+double allowed_splits(double tiles, double blocks, double sms) {
+    if (tiles >= kFullShare * sms || blocks <= kFewBlocks) return 1.0;
+    const double most = std::min({kMostSplits, sms, blocks});
+    double best = 0.0;
+    for (double splits = 1.0; splits <= most; ++splits) {
+        best = std::max(best, wave_efficiency(tiles * splits, sms));
+    }
+    double splits = 1.0;
+    while (wave_efficiency(tiles * splits, sms) < kEfficiencyShare * best) ++splits;
+    return splits;
 }
 
-// Octaves, but for how full the last of few waves is.
+PrefillLoad PrefillReference::load(const PrefillShape* shapes, std::size_t count) const {
+    const PrefillTile& tile = tile_of(shapes->width);
+    double most_new = 0.0, all_blocks = 0.0, most_blocks = 0.0;
+    for (std::size_t i = 0; i < count; ++i) most_new = std::max(most_new, shapes[i].new_tokens);
+    const double rows = most_new * shapes->sharing <= kFewRows ? kFewRows : tile.rows;
+    const auto tiles_of = [&](const PrefillShape& shape) {
+        return shape.kv_heads * std::ceil(shape.new_tokens * shape.sharing / rows);
+    };
+    const auto blocks_of = [&](double kv_tokens) { return std::ceil(kv_tokens / tile.block_tokens); };
+    double most_tiles = 0.0;
+    for (std::size_t i = 0; i < count; ++i) {
+        const double own = blocks_of(shapes[i].kv_tokens), tiles = tiles_of(shapes[i]);
+        all_blocks += tiles * own;
+        most_tiles = std::max(most_tiles, tiles);
+        most_blocks = std::max(most_blocks, own);
+    }
+    const double most = allowed_splits(most_tiles, most_blocks, sms);
+    const double share = std::ceil(kBlocksMargin * all_blocks / sms);
+    PrefillLoad found;
+    found.least = most_blocks;
+    found.may_split = most > 1.0;
+    for (std::size_t i = 0; i < count; ++i) {
+        const PrefillShape& shape = shapes[i];
+        const double tiles = tiles_of(shape), last = blocks_of(shape.kv_tokens);
+        const double first_new = std::min(shape.new_tokens, std::ceil(rows / shape.sharing));
+        const double first = blocks_of(shape.kv_tokens - shape.new_tokens + first_new);
+        const double splits = std::max(std::min(std::ceil(last / share), most), 1.0);
+        found.tiles += tiles;
+        found.items += tiles * splits;
+        found.blocks += tiles * (first + last) / 2.0;
+        found.least = std::min(found.least, first / splits);
+        found.most = std::max(found.most, last / splits);
+        if (splits > 1.0) {
+            found.combined_rows += shape.kv_heads * shape.sharing * shape.new_tokens * std::log2(splits + 1.0);
+        }
+    }
+    return found;
+}
+
+double PrefillReference::block_us(double width) const {
+    const PrefillTile& tile = tile_of(width);
+    return tile.block_share * 2.0 * width * tile.rows * tile.block_tokens / (peak_flops / sms) * 1e6;
+}
+
+double PrefillReference::item_us(double width, bool is_part) const {
+    return tile_us + (tile_width_us + (is_part ? split_width_us : 0.0)) * width / kUnitWidth;
+}
+
+// SMs take one item after another, the longest first: what the last round leaves idle is as long as its short items.
+double PrefillReference::makespan_us(const PrefillLoad& load, double width) const {
+    const double block = block_us(width), item = item_us(width, load.items > load.tiles);
+    const double idle_share = std::ceil(load.items / sms) - load.items / sms;
+    const double together_us = (load.blocks * block + load.items * item) / sms;
+    return std::max(load.most * block + item, together_us + idle_share * (load.least * block + item));
+}
+
+double PrefillReference::time_us(const PrefillShape* shapes, std::size_t count) const {
+    const PrefillLoad found = load(shapes, count);
+    const double alone_us = floor_us + makespan_us(found, shapes->width);
+    if (!found.may_split) return alone_us;
+    return alone_us + combine_us + combine_row_us * found.combined_rows * shapes->width / kUnitWidth;
+}
+
+// Octaves, but for how full the SMs are while items run.
 std::array<double, 8> PrefillReference::coordinates(const PrefillShape& shape) const {
-    constexpr double kFewWaves = 6.0, kMostWaves = 8.0;
-    const double waves = tiles(shape) / sms;
+    constexpr double kMostWaves = 8.0;
+    const PrefillLoad found = load(&shape, 1);
+    const double busy_us =
+        (found.blocks * block_us(shape.width) + found.items * item_us(shape.width, found.items > found.tiles)) / sms;
     return {std::log2(shape.new_tokens),
             std::log2(shape.kv_tokens / shape.new_tokens),
             std::log2(shape.kv_heads * shape.sharing),
             std::log2(shape.width),
             std::log2(shape.sharing),
-            std::log2(std::min(waves, kMostWaves)),
-            waves < kFewWaves ? waves / std::ceil(waves) : 1.0,
+            std::log2(std::min(found.tiles / sms, kMostWaves)),
+            busy_us / makespan_us(found, shape.width),
             std::log2(shape.kv_tokens)};
 }
 
@@ -81,9 +158,13 @@ const double* PrefillTimes::measured(std::int64_t requests, double kv_tokens, do
         packed(requests, static_cast<std::int64_t>(kv_tokens), static_cast<std::int64_t>(new_tokens)));
 }
 
-double PrefillTimes::modelled_us(double kv_heads, const Request& request) {
+PrefillShape PrefillTimes::shape_of(double kv_heads, const Request& request) const {
     const double sharing = static_cast<double>(geometry.heads) / static_cast<double>(geometry.kv_heads);
-    const PrefillShape shape{kv_heads, sharing, geometry.width(), request.kv_tokens, request.new_tokens};
+    return {kv_heads, sharing, geometry.width(), request.kv_tokens, request.new_tokens};
+}
+
+double PrefillTimes::modelled_us(double kv_heads, const Request& request) {
+    const PrefillShape shape = shape_of(kv_heads, request);
     return reference.time_us(shape) * correction(shape);
 }
 
@@ -143,15 +224,19 @@ double PrefillTimes::alone_us(const Request& request) {
     return known ? *known : modelled_us(static_cast<double>(geometry.kv_heads), request);
 }
 
-// Each request scaled to the whole batch, weighted by its share of the FLOPs; at most the requests one after another.
+// The reference of all requests together; corrections are those of each scaled to the whole batch, weighted by its
+// share of the FLOPs. At most the requests one after another.
 double PrefillTimes::unequal_us(double pairs) {
-    ExactSum together_us, in_turn_us;
+    const auto kv_heads = static_cast<double>(geometry.kv_heads);
+    ExactSum factor, in_turn_us;
+    shapes_.clear();
     for (const Request& request : requests_) {
         const double share = request.pairs / pairs;
-        together_us.add(share * modelled_us(static_cast<double>(geometry.kv_heads) / share, request));
+        shapes_.push_back(shape_of(kv_heads, request));
+        factor.add(share * correction(shape_of(kv_heads / share, request)));
         in_turn_us.add(alone_us(request));
     }
-    return std::min(together_us.value(), in_turn_us.value());
+    return std::min(factor.value() * reference.time_us(shapes_.data(), shapes_.size()), in_turn_us.value());
 }
 
 double PrefillTimes::bounded_us(double time_us, bool is_measured, const PrefillCost& cost) const {

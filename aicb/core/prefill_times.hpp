@@ -24,20 +24,50 @@ struct PrefillShape {
     double kv_tokens, new_tokens;
 };
 
-// The model that measurements correct, with its constants on one GPU.
-struct PrefillReference {
-    double floor_us, wave_us;
-    double tiled_share, cache_share, longest_share, norm;
-    double throttling, throttling_us;
-    double tile_rows;
-    double peak_flops, bytes_per_s, element_bytes, sms;
+// Rows up to which a tile of FA3 has these, where all queries of a KV head fit.
+inline constexpr double kFewRows = 64.0;
 
-    double time_us(const PrefillShape& shape) const;
+// Parts that the heuristic of FA3 (hopper/heuristics.h) allows a request, by the tiles of all KV heads and the blocks
+// of keys of the largest.
+double allowed_splits(double tiles, double blocks, double sms);
+
+// Tiles of FA3 for keys and values of so many dimensions together: query rows, and keys of a block.
+struct PrefillTile {
+    double width;
+    double rows, block_tokens;
+    double block_share;  // a block's time over that of its FLOPs at the peak of an SM
+};
+
+// What the requests of a kernel make of tiles, in blocks of keys.
+struct PrefillLoad {
+    double tiles = 0.0;              // of all requests and KV heads
+    double items = 0.0;              // the same, those that are split counted as often
+    double blocks = 0.0;             // of all tiles together
+    double least = 0.0, most = 0.0;  // of an item
+    bool may_split = false;
+    double combined_rows = 0.0;  // of outputs that are put together, times the octaves of their parts
+};
+
+// The model that measurements correct, with its constants on one GPU: aicb/kernels/prefill_attention.py.
+struct PrefillReference {
+    double floor_us;
+    double tile_us, tile_width_us, split_width_us;  // of an item; of 256 dimensions; the same where it is a part
+    double combine_us, combine_row_us;
+    std::vector<PrefillTile> tiles;
+    double peak_flops, sms;
+
+    double time_us(const PrefillShape& shape) const { return time_us(&shape, 1); }
+    // Requests in one kernel, of one geometry.
+    double time_us(const PrefillShape* shapes, std::size_t count) const;
     // Of the residuals.
     std::array<double, 8> coordinates(const PrefillShape& shape) const;
 
   private:
-    double tiles(const PrefillShape& shape) const;
+    const PrefillTile& tile_of(double width) const;
+    PrefillLoad load(const PrefillShape* shapes, std::size_t count) const;
+    double block_us(double width) const;
+    double item_us(double width, bool is_part) const;
+    double makespan_us(const PrefillLoad& load, double width) const;
 };
 
 struct PrefillGeometry {
@@ -112,12 +142,14 @@ class PrefillTimes {
     double correction(const PrefillShape& shape);
     double alone_us(const Request& request);
     double unequal_us(double pairs);
+    PrefillShape shape_of(double kv_heads, const Request& request) const;
     const double* measured(std::int64_t requests, double kv_tokens, double new_tokens) const;
     double bounded_us(double time_us, bool is_measured, const PrefillCost& cost) const;
 
     FlatMap<double> measured_;
     FlatMap<double> corrections_;  // factors of the reference met so far, by the place on the grid
     std::vector<Request> requests_;
+    std::vector<PrefillShape> shapes_;
 };
 
 }  // namespace aicb

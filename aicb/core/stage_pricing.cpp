@@ -173,7 +173,7 @@ void StagePricing::price_rank(std::size_t number, const Padding& padding, std::i
     first_ = token_group(padding, rank.tokens);
     if (rank.prefills > 0) {
         attention.add_prompts(&prefill_new_[rank.prefills_begin], &prefill_kv_[rank.prefills_begin], rank.prefills,
-                              groups, first_);
+                              groups, first_, rank.decodes > 0);
     }
     // With prefills no full graph is replayed, whose padding kernels would compute.
     if (rank.decodes > 0) {
@@ -184,7 +184,7 @@ void StagePricing::price_rank(std::size_t number, const Padding& padding, std::i
     loads_.add(first_);
     if (rank.decodes > 0) {
         attention.add_decodes(&decode_kv_[rank.decodes_begin], {static_cast<std::int64_t>(rank.decodes), queries},
-                              loads_, first_);
+                              loads_, first_, rank.prefills > 0);
     }
 }
 

@@ -20,6 +20,7 @@ from aicb.iteration.pricing import PricedOperators, Pricing, price_operators
 from aicb.kernels.core_times import kv_cost
 from aicb.kernels.fitting.estimate import DecodeTimes, VolumeTimes
 from aicb.kernels.kernel import CacheKernel, Kernel
+from aicb.kernels.mixed_attention import mixed_call
 from aicb.kernels.mla_chunks import MOST_TOKENS, REACH_TOKENS, Fa3MlaChunks
 from aicb.kernels.prefill_attention import PrefillAttention
 from aicb.measurements.clock import STREAMED_SHARE
@@ -99,11 +100,12 @@ class AttentionPricing:
         gqa_kernel: GqaKernel,
         hybrid_kernels: HybridKernels,
         as_run: Callable[[Iterable[Operator]], list[Operator]],
+        captured_tokens: int,
     ):
-        """``as_run``: operators as the engine's kernels run them."""
+        """``as_run``: operators as the engine's kernels run them; ``captured_tokens``: the largest size of graphs."""
         self._parallel, self._as_run = (model, partition, precision), as_run
         self._mla_kernel, self._gqa_kernel, self._hybrid_kernels = mla_kernel, gqa_kernel, hybrid_kernels
-        self._pricing = pricing
+        self._pricing, self._captured_tokens = pricing, captured_tokens
         self._kernels: dict[tuple[int, int, int], list[DecodeKernel]] = {}
 
     @property
@@ -170,10 +172,19 @@ class AttentionPricing:
                 stream_bytes_per_s=STREAMED_SHARE * gpu.hbm_bytes_per_s,
                 peak_flops=gpu.peak_flops[operator.kernel.dtype],
                 span=operator.kernel.span.in_core if operator.kernel.span else None,
+                mixed=self._mixed_call(operator.kernel),
             )
             for operator in self._operators(Batch.prefill([MOST_TOKENS + 1]), stage)
             if isinstance(operator.kernel, PrefillAttention)
         ]
+
+    def _mixed_call(self, kernel: PrefillAttention) -> _core.MixedCall | None:
+        """How decodes beside the prompts run in the same call: as vLLM and SGLang have it, of whom the latter lets FA3
+        choose the parts of requests in batches of any size. None of latents, and where that is not known."""
+        if self._gqa_kernel == "fa3" or kernel.d_qk != kernel.d_v:
+            return None
+        split_tokens = self._captured_tokens if self._gqa_kernel == "fa3_captured" else 0
+        return mixed_call(kernel, self._pricing.gpu, split_tokens)
 
     def group_operators(self, key: tuple[OperatorGroup, int, int], stage: int) -> list[Operator]:
         """Operators of attention that C++ asks for as a group."""

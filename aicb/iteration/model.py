@@ -194,7 +194,15 @@ class IterationModel:
         self._stages: dict[int, StagePricer] = {}
         self._priced_pieces: dict[tuple[int, int], PricedPieces] = {}
         self._attention = AttentionPricing(
-            model, partition, precision, self._pricing, mla_kernel, gqa_kernel, hybrid_kernels, self._as_run
+            model,
+            partition,
+            precision,
+            self._pricing,
+            mla_kernel,
+            gqa_kernel,
+            hybrid_kernels,
+            self._as_run,
+            max(self._sizes.decodes, default=0),
         )
         self._experts: ExpertsInTime | None = None
 

@@ -1,21 +1,25 @@
 """Prefill attention: causal, over past and new keys (FlashAttention-3).
 
-FA3 works in tiles of 128 rows, queries times the query heads that share a KV head. The reference is a norm of the
-tiles' FLOPs, the cache's bytes and the longest tile, plus a start per wave of tiles; kriging over q, S/q, heads, head
-dimensions, sharing and waves corrects it, for groups of query heads that divide a tile and for others (5, 6, 7, 12)
-apart, whose tiles and splits follow another rule. A batch runs in one kernel: n equal requests of H heads are one
-request of n·H heads, which is how a mixed batch is priced. Each request is scaled to the whole batch (as many heads as
-its share of the FLOPs is smaller), and the times are averaged, weighted by FLOPs; the requests one after another are an
+FA3 works in tiles of query rows, queries times the query heads that share a KV head, and blocks of keys (``TILES``).
+SMs take tiles one after another; where these are few FA3 divides the keys of a request, by its own heuristic, and
+combines the parts. The reference counts tiles, blocks and parts, and how long the SMs are busy with them; kriging over
+q, S/q, heads, head dimensions, sharing and waves corrects it, for groups of query heads that divide a tile and for
+others (5, 6, 7, 12) apart. A batch runs in one kernel: n equal requests of H heads are one request of n·H heads. The
+reference of unequal ones is that of all their tiles, its correction the mean of those of each request scaled to the
+batch (as many heads as its share of the FLOPs is smaller), weighted by FLOPs; the requests one after another are an
 upper bound. So small requests fill the SMs together, and a prompt split in two costs less than whole.
+
+Grouped queries were measured over the pages that they have just been written to, as engines read them, latents that are
+expanded over keys in a row.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Self
+from typing import NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -45,11 +49,33 @@ from aicb.model.precision import ELEMENT_BYTES, GemmDtype, KvDtype, Precision
 from boundary.errors import InputError
 
 TILE_ROWS = 128
-"""Query rows of a tile of FA3, those of all heads that share keys together."""
-FLOOR_US, WAVE_US, TILED_SHARE, CACHE_SHARE, LONGEST_SHARE, NORM = 11.5, 3.3, 1.2, 0.082, 0.007, 0.66
-THROTTLING, THROTTLING_US = 0.069, 1000.0
-"""Least squares over the FA3 prefill rows of the H200 table: 7 % median, which kriging halves. The shares multiply
-times at nominal peaks; ``NORM`` below 1 lets them add up; long kernels slow down with the power limit."""
+"""Query rows of most tiles of FA3."""
+
+
+class Tile(NamedTuple):
+    """A tile of FA3."""
+
+    width: int
+    """Dimensions of keys and values together."""
+    rows: int
+    block_tokens: int
+    """Keys of a block."""
+    block_share: float
+    """A block's time over that of its FLOPs at the nominal peak of an SM."""
+
+
+TILES: Mapping[GemmDtype, tuple[Tile, ...]] = {
+    "bf16": (Tile(128, 192, 160, 2.06), Tile(256, 128, 128, 1.54), Tile(320, 128, 128, 1.20), Tile(512, 128, 80, 1.25)),
+    "fp8": (Tile(256, 128, 160, 3.35), Tile(512, 128, 128, 4.84)),
+}
+"""By format; rows and keys are those of ``tile_size_fwd_sm90`` (hopper/tile_size.h of FlashAttention 07602ad) over
+pages that the tensor memory accelerator does not load, of 320 dimensions over keys in a row."""
+FLOOR_US, TILE_US, TILE_WIDTH_US, SPLIT_WIDTH_US = 6.0, 2.6, 1.9, 0.53
+COMBINE_US, COMBINE_ROW_US = 4.4, 3.2e-4
+"""Launch; an SM's start and end of a tile, the same for each 256 dimensions, and for those of a part; combining parts,
+and each row of 256 dimensions and octave of parts. These and the last column of `TILES` are least absolute deviations
+over the 2,514 rows of equal prompts of the H200 table: 3.3 % median and 11 % p90, and 3.2 and 9 % on 650 chunks of
+other lengths, which they were not fitted to."""
 _QUERIES = (16, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
 _PASTS = (0, 512, 2048, 8192, 30720)
 _PROMPTS = ((2, 512), (2, 2048), (2, 4096), (4, 512), (4, 1024), (4, 2048), (8, 256), (8, 1024), (16, 128), (16, 512))
@@ -247,17 +273,13 @@ class PrefillTimes(KernelTimes[PrefillAttention]):
     def _reference(self) -> _core.PrefillReference:
         return _core.PrefillReference(
             floor_us=FLOOR_US,
-            wave_us=WAVE_US,
-            tiled_share=TILED_SHARE,
-            cache_share=CACHE_SHARE,
-            longest_share=LONGEST_SHARE,
-            norm=NORM,
-            throttling=THROTTLING,
-            throttling_us=THROTTLING_US,
-            tile_rows=TILE_ROWS,
+            tile_us=TILE_US,
+            tile_width_us=TILE_WIDTH_US,
+            split_width_us=SPLIT_WIDTH_US,
+            combine_us=COMBINE_US,
+            combine_row_us=COMBINE_ROW_US,
+            tiles=[_core.PrefillTile(**tile._asdict()) for tile in TILES[self._dtype]],
             peak_flops=self._gpu.peak_flops[self._dtype],
-            bytes_per_s=self._gpu.hbm_bytes_per_s,
-            element_bytes=ELEMENT_BYTES[self._dtype],
             sms=self._gpu.sms,
         )
 
@@ -291,6 +313,11 @@ class PrefillTimes(KernelTimes[PrefillAttention]):
 
     def _coordinates(self, shapes: Floats) -> Floats:
         return self._reference.coordinates(shapes)
+
+
+def tile_of(dtype: GemmDtype, width: int) -> Tile:
+    """The tile of so many dimensions of keys and values together; of the nearest that are known."""
+    return min(TILES[dtype], key=lambda tile: abs(tile.width - width))
 
 
 def _divides_tiles(heads: int, kv_heads: int) -> bool:

@@ -22,6 +22,7 @@ def all_libraries(device: str, modules: Mapping[str, Path]) -> list[Library]:
     from aicb.profiling.libraries.deep_gemm import DeepGemm
     from aicb.profiling.libraries.flash_attention import FlashAttention3
     from aicb.profiling.libraries.flash_attention_captured import FlashAttentionCaptured
+    from aicb.profiling.libraries.flash_attention_mixed import FlashAttentionMixed
     from aicb.profiling.libraries.flash_attention_mla import FlashAttentionMla
     from aicb.profiling.libraries.flash_attention_unscheduled import FlashAttentionUnscheduled
     from aicb.profiling.libraries.flash_linear_attention import FlashLinearAttention
@@ -53,6 +54,7 @@ def all_libraries(device: str, modules: Mapping[str, Path]) -> list[Library]:
         FlashAttention3(modules.get("_vllm_fa3_C")),
         FlashAttentionCaptured(modules.get("_vllm_fa3_C")),
         FlashAttentionMla(modules.get("_vllm_fa3_C")),
+        FlashAttentionMixed(modules.get("_vllm_fa3_C")),
         FlashAttentionUnscheduled(modules.get("_vllm_fa3_C")),
         FlashLinearAttention(),
         FlashMlaSparse(modules.get("_flashmla_C")),

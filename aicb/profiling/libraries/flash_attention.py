@@ -1,7 +1,8 @@
-"""FlashAttention-3: causal varlen prefill (also MLA's 192/128) and paged GQA decode, with bf16 or e4m3 operands.
+"""FlashAttention-3: causal varlen prefill over pages or over keys in a row, and paged decode; bf16 or e4m3 operands.
 
 Through ``flash_attn_interface`` or vLLM's module ``_vllm_fa3_C`` (one operator, ``fwd``). A chunk of a prompt attends
-to its past as longer keys than queries; the causal mask is aligned at the end.
+to its past as longer keys than queries; the causal mask is aligned at the end. Grouped queries read keys from the pages
+they have just been written to, which takes longer than keys in a row; latents are expanded into these.
 """
 
 from __future__ import annotations
@@ -79,28 +80,39 @@ class FlashAttention3:
         return self._prefill(point) if point.op == "prefill_attention" else self._decode(point)
 
     def _prefill(self, point: Point) -> Kernel:
-        dtype = _FORMATS[point.dtype]
+        dtype, page = _FORMATS[point.dtype], point.get("page_tokens", 0)
         q = normal(sum(point.queries), point["heads"], point["d_qk"], device="cuda").to(dtype)
-        k = normal(sum(point.lengths), point["kv_heads"], point["d_qk"], device="cuda").to(dtype)
-        v = normal(sum(point.lengths), point["kv_heads"], point["d_v"], device="cuda").to(dtype)
         out = torch.empty(q.shape[0], q.shape[1], point["d_v"], device="cuda", dtype=torch.bfloat16)
         starts_q, starts_k = _starts(point.queries), _starts(point.lengths)
-        call = self._call(q, k, v, out, (max(point.queries), max(point.lengths)), starts_q, starts_k=starts_k)
+        longest = (max(point.queries), max(point.lengths))
+        if page:
+            k, table = paged_cache(point.lengths, page, (point["kv_heads"], point["d_qk"]))
+            v = normal(*k.shape[:-1], point["d_v"], device="cuda").to(dtype)
+            k = k.to(dtype)
+            used = torch.tensor(point.lengths, dtype=torch.int32, device="cuda")
+            call = self._call(q, k, v, out, longest, starts_q, used_k=used, table=table)
+        else:
+            k = normal(sum(point.lengths), point["kv_heads"], point["d_qk"], device="cuda").to(dtype)
+            v = normal(sum(point.lengths), point["kv_heads"], point["d_v"], device="cuda").to(dtype)
+            call = self._call(q, k, v, out, longest, starts_q, starts_k=starts_k)
         from_q, from_k = starts_q.tolist(), starts_k.tolist()
+
+        def keys_of(cache: torch.Tensor, i: int) -> torch.Tensor:
+            return sequence(cache, table, i, point.lengths[i]) if page else cache[from_k[i] : from_k[i + 1]]
 
         def error() -> float:
             worst = 0.0
             for i in some_rows(len(point.queries), _CHECKED_SEQUENCES):
                 rows = some_rows(point.queries[i], _CHECKED_QUERIES)
                 positions = torch.tensor(rows, device="cuda") + point.lengths[i] - point.queries[i]
-                keys = slice(from_k[i], from_k[i + 1])
                 picked = [from_q[i] + row for row in rows]
-                worst = max(
-                    worst, relative_error(out[picked], reference.attention(q[picked], k[keys], v[keys], positions))
-                )
+                expected = reference.attention(q[picked], keys_of(k, i), keys_of(v, i), positions)
+                worst = max(worst, relative_error(out[picked], expected))
             return worst
 
-        return Kernel(self._label("varlen_prefill"), call, [out], error, _TOLERANCES[point.dtype])
+        return Kernel(
+            self._label("paged_prefill" if page else "varlen_prefill"), call, [out], error, _TOLERANCES[point.dtype]
+        )
 
     def _decode(self, point: Point) -> Kernel:
         batch, page, kv_heads = point["batch"], point["page_tokens"], point["kv_heads"]
@@ -143,8 +155,14 @@ class FlashAttention3:
                 )
             return lambda: out.copy_(
                 package.flash_attn_with_kvcache(
-                    q[:, None], k, v, cache_seqlens=used_k, page_table=table, softmax_scale=scale, causal=True
-                )[:, 0]
+                    *(q, k, v),
+                    cache_seqlens=used_k,
+                    page_table=table,
+                    cu_seqlens_q=starts_q,
+                    max_seqlen_q=longest[0],
+                    softmax_scale=scale,
+                    causal=True,
+                )
             )
         descales: tuple[torch.Tensor | None, ...] = (None, None, None)
         if q.dtype is torch.float8_e4m3fn:

@@ -1,0 +1,144 @@
+#!/usr/bin/env python3
+"""Fits what one call of prompts and decodes takes beyond them alone (`aicb.kernels.mixed_attention`).
+
+    python scripts/fit_mixed_attention.py
+
+Least absolute deviations of the logarithms over all measured calls, whose prompts and decodes alone are priced by the
+H200's table; then over all geometries but one, which is predicted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.optimize import minimize
+
+import aicb._core as _core
+from aicb.estimators.interpolation import InterpolationEstimator
+from aicb.kernels.mixed_attention import (
+    CAPTURED_TOKENS,
+    DECODE_FLOOR_US,
+    DECODE_TILES,
+    FLOOR_US,
+    PROMPT_SPLIT_US,
+    SPLIT_US,
+    MixedAttention,
+)
+from aicb.kernels.prefill_attention import tile_of
+from aicb.measurements.gpu import get_gpu
+from aicb.model.precision import KvDtype, Precision
+from scripts.measured_attention import MIXED, MeasuredCall, measured_calls
+
+GPU = get_gpu("h200")
+KINDS = tuple(DECODE_TILES)
+Values = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """A measured call with its parts alone."""
+
+    call: MeasuredCall
+    kernel: MixedAttention
+    prompts_us: float
+    decodes_us: float
+    """0: there are none."""
+
+    @property
+    def has_decodes(self) -> bool:
+        return bool(self.kernel.is_decode.any())
+
+
+def parts() -> list[Parts]:
+    """All measured calls."""
+    formats: tuple[KvDtype, ...] = ("bf16", "fp8")
+    estimators = {kv: InterpolationEstimator(GPU, Precision(kv=kv)) for kv in formats}
+    found = []
+    for call in measured_calls(MIXED, GPU):
+        heads = (call.heads, call.kv_heads, call.head_dim)
+        kernel = MixedAttention(call.new_tokens, call.kv_tokens, *heads, call.dtype)
+        estimator = estimators[call.dtype]
+        decodes_us = estimator.price(kernel.decodes).time_us if kernel.is_decode.any() else 0.0
+        found.append(Parts(call, kernel, estimator.price(kernel.prompts).time_us, decodes_us))
+    return found
+
+
+def chosen() -> Values:
+    """The constants of `aicb.kernels.mixed_attention`: the four, then start and key [ns] of each kind of heads."""
+    tiles = [value for tile in DECODE_TILES.values() for value in (tile.start_us, 1e3 * tile.key_us)]
+    return np.array([FLOOR_US, DECODE_FLOOR_US, SPLIT_US, 1e3 * PROMPT_SPLIT_US, *tiles])
+
+
+def errors(listed: Sequence[Parts], values: Values) -> Values:
+    """[calls] predicted over measured, less 1."""
+    return np.array([_predicted_us(each, np.abs(values)) / each.call.time_us - 1.0 for each in listed])
+
+
+def one_after_another(listed: Sequence[Parts]) -> Values:
+    """[calls] the sum of the parts over the measured time, less 1."""
+    return np.array([(each.prompts_us + each.decodes_us) / each.call.time_us - 1.0 for each in listed])
+
+
+def _predicted_us(each: Parts, values: Values) -> float:
+    call, place = each.call, 4 + 2 * KINDS.index((each.call.dtype, each.call.head_dim))
+    tile, is_decode = tile_of(call.dtype, 2 * call.head_dim), each.kernel.is_decode
+    mixed = _core.MixedCall(
+        floor_us=values[0],
+        decode_floor_us=values[1],
+        split_us=values[2],
+        prompt_split_us=values[3] / 1e3,
+        start_us=values[place],
+        key_us=values[place + 1] / 1e3,
+        rows=tile.rows,
+        block_tokens=tile.block_tokens,
+        sharing=call.heads / call.kv_heads,
+        kv_heads=call.kv_heads,
+        sms=GPU.sms,
+        split_tokens=CAPTURED_TOKENS,
+        is_estimate=False,
+    )
+    new, kv = call.new_tokens[~is_decode], call.kv_tokens[~is_decode]
+    return mixed.time_us(each.prompts_us, new, kv, each.decodes_us, call.kv_tokens[is_decode])
+
+
+def fitted(listed: Sequence[Parts]) -> Values:
+    """Constants in the order of `chosen`, from there on."""
+
+    def deviation(values: Values) -> float:
+        return float(np.abs(np.log1p(errors(listed, values))).mean())
+
+    near = minimize(deviation, chosen(), method="Nelder-Mead", options={"maxfev": 250, "adaptive": True})
+    return np.asarray(np.abs(near.x))
+
+
+def _report(name: str, found: Values) -> None:
+    size = np.abs(found)
+    p90 = np.quantile(size, 0.9)
+    print(f"{name:48} {len(found):4d}: {size.mean():5.1%} mean, {p90:5.1%} p90, {np.median(found):+.1%} signed")
+
+
+def main() -> None:
+    listed = parts()
+    print("floor, decode floor, split, prompt split [ns]; start and key [ns] of", *KINDS)
+    print(np.round(fitted(listed), 2).tolist())
+    calls, prompts = ([each for each in listed if each.has_decodes is has] for has in (True, False))
+    _report("calls, one after another", one_after_another(calls))
+    _report("calls", errors(calls, chosen()))
+    for least, most in pairwise((0, CAPTURED_TOKENS, 10**9)):
+        some = [each for each in calls if least < each.call.new_tokens.sum() <= most]
+        _report(f"calls of {least + 1} to {most} tokens, one after another", one_after_another(some))
+        _report(f"calls of {least + 1} to {most} tokens", errors(some, chosen()))
+    _report("prompts alone, as if not to be divided", one_after_another(prompts))
+    _report("prompts alone", errors(prompts, chosen()))
+    for geometry in sorted({each.call.geometry for each in listed}):
+        out = [each for each in calls if each.call.geometry == geometry]
+        rest = [each for each in listed if each.call.geometry != geometry]
+        _report(f"{geometry} left out", errors(out, fitted(rest)))
+
+
+if __name__ == "__main__":
+    main()
