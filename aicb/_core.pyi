@@ -85,10 +85,10 @@ class KeySpan:
     def seen(self, kv_tokens: NDArray[np.int64]) -> NDArray[np.int64]:
         """[…] keys that the last of ``kv_tokens`` tokens sees."""
 
-    def causal_requests(
+    def chunk_requests(
         self, new_tokens: NDArray[np.int64], kv_tokens: NDArray[np.int64]
     ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """New and KV tokens of causal requests that compute the pairs of these within the span."""
+        """New and KV tokens of the requests of their own that the chunks of these are."""
 
 class DecodeKernel:
     """A kernel that reads the KV cache of decodes."""
@@ -219,9 +219,11 @@ class PrefillTimes:
         keeps_measured: bool,
         residuals: Kriging,
         transfer: PrefillTransfer | None = None,
+        window: float | None = None,
     ) -> None:
         """``geometry``: heads, KV heads, d_qk, d_v; ``reach``: least and most new tokens, most KV tokens that are not
-        an estimate; ``keeps_measured``: measured times may lie below the roofline; ``residuals``: of the reference."""
+        an estimate; ``keeps_measured``: measured times may lie below the roofline; ``residuals``: of the reference;
+        ``window``: keys that a query sees at most."""
 
     def insert_measured(self, requests: int, kv_tokens: int, new_tokens: int, time_us: float) -> None:
         """Time of a batch of equal requests that was measured."""
@@ -269,12 +271,13 @@ class PrefillKernel:
         count: int,
         name: int,
         stream_bytes_per_s: float,
-        peak_flops: float,
+        load_flops: float,
         span: KeySpan | None,
         mixed: MixedCall | None,
     ) -> None:
-        """``name``: bit of the operator's name; ``stream_bytes_per_s``: bandwidth of large streams; ``span``: makes
-        the requests of the kernel from those of the batch; ``mixed``: decodes beside the prompts are in one call."""
+        """``name``: bit of the operator's name; ``stream_bytes_per_s``: bandwidth of large streams; ``load_flops``:
+        FLOP/s that load the power budget as dense products at their peak; ``span``: makes the requests of the kernel
+        from those of the batch; ``mixed``: decodes beside the prompts are in one call."""
 
 class OperatorGroup(Enum):
     """Groups of operators by what they depend on, see aicb/core/priced_operators.hpp."""

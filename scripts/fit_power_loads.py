@@ -3,15 +3,17 @@
 
     python scripts/fit_power_loads.py
 
-Rows of at least 1.5 ms a call: replays last 11 ms and more, after others like them, and dense products have the clock
-of `ClockLaw` in them. Robust least squares (soft L1, 60 MHz) of the law's clock against the counted one. A counted
-clock that has not settled is above the sustained one: a fitted load is a least one, and one below that of dense
+Attention ran until its clock had settled (``aicb/data/h200/attention_clocks.csv``). Of experts rows of the table of at
+least 1.5 ms a call: replays last 11 ms and more, after others like them, and dense products have the clock of
+`ClockLaw` in them. Robust least squares (soft L1, 60 MHz) of the law's clock against the counted one. A counted clock
+that has not settled is above the sustained one: a load fitted to those is a least one, and one below that of dense
 products says nothing.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import product
 
 import numpy as np
 import pandas as pd
@@ -19,62 +21,94 @@ from numpy.typing import NDArray
 from scipy.optimize import least_squares
 
 from aicb.data import FOLDER
-from aicb.measurements.clock import DENSE_PRODUCTS, FP8_EXPERTS, PowerLoad
+from aicb.measurements.clock import (
+    DECODE_ATTENTION,
+    DENSE_PRODUCTS,
+    FP8_EXPERTS,
+    LATENT_DECODES,
+    PROMPT_ATTENTION,
+    STREAMED_SHARE,
+    PowerLoad,
+)
 from aicb.measurements.gpu import get_gpu
 
+GPU = get_gpu("h200")
 LEAST_US = 1500.0
 SPREAD_MHZ = 60.0
+STARTS = {"base": (0.2,), "slope": (0.4, 0.7, 1.0, 1.5), "memory": (0.2, 0.4, 0.6)}
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """Measured kernels."""
+
+    tensor_share: NDArray[np.float64]
+    """[rows] of the tensor cores' nominal peak."""
+    streamed_share: NDArray[np.float64]
+    """[rows] of the time: large streams of as many bytes."""
+    mhz: NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
 class Kind:
     """Rows of a table, and the load that the simulator has for them."""
 
-    file: str
-    operations: tuple[str, ...]
-    dtype: str
     load: PowerLoad
+    fitted: tuple[str, ...]
+    """Parts of the load that are fitted; the others are as set."""
+    settled: str = ""
+    """Kind in ``attention_clocks.csv``; empty: rows of a table."""
+    file: str = ""
+    operation: str = "grouped_gemm_gathered"
+    dtype: str = "bf16"
 
 
 KINDS = {
-    "attention over prompts": Kind("profile/profile.parquet", ("prefill_attention",), "bf16", DENSE_PRODUCTS),
-    "FlashMLA": Kind("profile/profile.parquet", ("mla_decode",), "bf16", DENSE_PRODUCTS),
-    "bf16 experts": Kind("vllm_experts.parquet", ("grouped_gemm_gathered",), "bf16", DENSE_PRODUCTS),
-    "fp8 experts": Kind("vllm_experts_fp8.parquet", ("grouped_gemm_gathered",), "fp8", FP8_EXPERTS),
+    "attention over prompts": Kind(PROMPT_ATTENTION, ("slope",), settled="prompts"),
+    "expanded latents": Kind(DENSE_PRODUCTS, ("slope",), settled="latent prompts"),
+    "decodes": Kind(DECODE_ATTENTION, ("memory",), settled="decodes"),
+    "decodes of latents": Kind(LATENT_DECODES, ("slope", "memory"), settled="latent decodes"),
+    "bf16 experts": Kind(DENSE_PRODUCTS, ("slope",), file="vllm_experts.parquet"),
+    "fp8 experts": Kind(FP8_EXPERTS, ("slope", "base"), file="vllm_experts_fp8.parquet", dtype="fp8"),
 }
 
 
-def rows_of(kind: Kind) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """([rows] share of the tensor cores' nominal peak, [rows] MHz)."""
-    table = pd.read_parquet(FOLDER / "h200" / kind.file)
-    chosen = table["op"].isin(kind.operations) & (table["dtype"] == kind.dtype) & table["rotated_clock_mhz"].notna()
-    rows = table[chosen & (table["rotated_us"] >= LEAST_US)]
-    peak = get_gpu("h200").peak_flops["fp8" if kind.dtype == "fp8" else "bf16"]
-    return (rows["flops"] / (rows["rotated_us"] * 1e-6) / peak).to_numpy(float), rows["rotated_clock_mhz"].to_numpy(
-        float
-    )
+def rows_of(kind: Kind) -> Rows:
+    if kind.settled:
+        table = pd.read_csv(FOLDER / "h200" / "attention_clocks.csv")
+        rows = table[table["kind"] == kind.settled]
+        flops, moved, mhz = rows["tflops"] * 1e12, rows["tb_per_s"] * 1e12, rows["sm_clock_mhz"]
+    else:
+        table = pd.read_parquet(FOLDER / "h200" / kind.file)
+        is_own = (table["op"] == kind.operation) & (table["dtype"] == kind.dtype) & table["rotated_clock_mhz"].notna()
+        rows = table[is_own & (table["rotated_us"] >= LEAST_US)]
+        flops, moved = (rows[name] / (rows["rotated_us"] * 1e-6) for name in ("flops", "bytes"))
+        mhz = rows["rotated_clock_mhz"]
+    peak = GPU.peak_flops["fp8" if kind.dtype == "fp8" else "bf16"]
+    columns = (flops / peak, moved / (STREAMED_SHARE * GPU.hbm_bytes_per_s), mhz)
+    return Rows(*(values.to_numpy(float) for values in columns))
 
 
 def errors_mhz(kind: Kind, load: PowerLoad) -> NDArray[np.float64]:
     """[rows] clock of the law under this load, less the counted one."""
-    share, mhz = rows_of(kind)
-    law = get_gpu("h200").clock
+    rows, law = rows_of(kind), GPU.clock
     assert law is not None
-    return np.asarray(law.mhz(load.base + load.slope * share) - mhz)
+    shares = load.base + load.slope * rows.tensor_share + load.memory * rows.streamed_share
+    return np.asarray(law.mhz(shares) - rows.mhz)
 
 
 def fitted(kind: Kind) -> PowerLoad:
-    """Without a base where the simulator has none for the kind; the best of several starts: the law is flat at ends."""
+    """The best of several starts: the law is flat at ends."""
 
     def load_of(values: NDArray[np.float64]) -> PowerLoad:
-        return PowerLoad(slope=values[0]) if len(values) == 1 else PowerLoad(base=values[1], slope=values[0])
+        return replace(kind.load, **dict(zip(kind.fitted, values.tolist(), strict=True)))
 
     def residuals(values: NDArray[np.float64]) -> NDArray[np.float64]:
         return errors_mhz(kind, load_of(values))
 
-    starts = [[slope, 0.2] if kind.load.base else [slope] for slope in (0.4, 0.7, 1.0, 1.5)]
+    starts = product(*(STARTS[name] for name in kind.fitted))
     found = [least_squares(residuals, start, loss="soft_l1", f_scale=SPREAD_MHZ) for start in starts]
-    return load_of(min(found, key=lambda each: each.cost).x)
+    return load_of(min(found, key=lambda each: float(each.cost)).x)
 
 
 def main() -> None:
@@ -82,8 +116,9 @@ def main() -> None:
         load = fitted(kind)
         spread = [float(np.sqrt((errors_mhz(kind, each) ** 2).mean())) for each in (load, kind.load, DENSE_PRODUCTS)]
         print(
-            f"{name:24s} rows {len(rows_of(kind)[0]):3d}  base {load.base:.3f}  slope {load.slope:.3f}  "
-            f"root mean square {spread[0]:.0f} MHz (as set {spread[1]:.0f}, as dense products {spread[2]:.0f})"
+            f"{name:24s} rows {len(rows_of(kind).mhz):3d}  base {load.base:.3f}  slope {load.slope:.3f}  memory "
+            f"{load.memory:.3f}  root mean square {spread[0]:.0f} MHz (as set {spread[1]:.0f}, as dense products "
+            f"{spread[2]:.0f})"
         )
 
 

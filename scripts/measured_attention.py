@@ -16,7 +16,7 @@ from aicb.measurements.gpu import Gpu
 from aicb.model.precision import GemmDtype
 
 FOLDER = Path(__file__).resolve().parent.parent / "tests" / "data" / "kernels"
-MIXED, CHUNKS = "vllm-h200-mixed-attention", "vllm-h200-prompt-chunks"
+MIXED, CHUNKS, WINDOWS = "vllm-h200-mixed-attention", "vllm-h200-prompt-chunks", "vllm-h200-sliding-prompts"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -33,6 +33,8 @@ class MeasuredCall:
     """[requests]"""
     time_us: float
     """At the reference clock of the GPU."""
+    window: int | None = None
+    """Keys that a query sees at most."""
 
     @property
     def geometry(self) -> tuple[GemmDtype, int, int, int]:
@@ -52,4 +54,6 @@ def _call(row: dict[str, object], gpu: Gpu) -> MeasuredCall:
     heads, kv_heads, head_dim = (int(str(row[name])) for name in ("heads", "kv_heads", "d_qk"))
     new, kv = (np.array(decode_lengths(str(row[name])), dtype=np.int64) for name in ("queries", "lengths"))
     at_reference_us = time_us * (clock_mhz / gpu.clock.reference_mhz) ** share
-    return MeasuredCall("fp8" if row["dtype"] == "fp8" else "bf16", heads, kv_heads, head_dim, new, kv, at_reference_us)
+    window = int(str(row["window"])) if "window" in row else None
+    dtype: GemmDtype = "fp8" if row["dtype"] == "fp8" else "bf16"
+    return MeasuredCall(dtype, heads, kv_heads, head_dim, new, kv, at_reference_us, window)

@@ -179,7 +179,7 @@ void StageAttention::add_chunks(const ShortChunks& chunks, PricedTable& groups, 
     const double time_us = chunks.start_us + chunks.pair_us * pairs + chunks.query_us * queries;
     const double moved_bytes = chunks.bytes_per_query * queries + chunks.bytes_per_key * keys;
     const double clocked = clocked_share(time_us, moved_bytes / load.stream_bytes_per_s * 1e6);
-    const double tensor_us = chunks.flops_per_pair * pairs / load.peak_flops * 1e6;
+    const double tensor_us = chunks.flops_per_pair * pairs / load.load_flops * 1e6;
     const auto executions = static_cast<double>(load.count);
     const bool is_estimate = chunks.is_estimate || most_keys > chunks.reach_tokens;
     add_attention(sum, to_ps(time_us * executions), to_ps(clocked * time_us * executions),
@@ -191,17 +191,18 @@ void StageAttention::add_prefills(const std::int64_t* new_tokens, const std::int
                                   PricedTable& groups, PricedOperators& sum, bool are_beside_decodes) {
     prompts_.clear();
     for (const PrefillKernel& kernel : prefills_) {
+        const bool are_chunks = kernel.span && kernel.span->is_chunked;
         within_span_.clear();
-        if (kernel.span) {
-            for (std::size_t i = 0; i < count; ++i) kernel.span->add_causal(new_tokens[i], kv_tokens[i], within_span_);
+        if (are_chunks) {
+            for (std::size_t i = 0; i < count; ++i) kernel.span->add_chunks(new_tokens[i], kv_tokens[i], within_span_);
         }
-        auto found = kernel.span ? kernel.times->of(within_span_) : kernel.times->of(new_tokens, kv_tokens, count);
+        auto found = are_chunks ? kernel.times->of(within_span_) : kernel.times->of(new_tokens, kv_tokens, count);
         prompts_.push_back(prompt_part(kernel, found.time_us, new_tokens, kv_tokens, count));
         if (kernel.mixed && !are_beside_decodes) found.time_us = kernel.mixed->prompts_us(prompts_.back());
         const KernelLoad& load = kernel.load;
         const double memory_us = found.cost.moved_bytes / load.stream_bytes_per_s * 1e6;
         const double clocked = clocked_share(found.time_us, memory_us);
-        const double tensor_us = found.cost.flops / load.peak_flops * 1e6;
+        const double tensor_us = found.cost.flops / load.load_flops * 1e6;
         const auto executions = static_cast<double>(load.count);
         add_attention(sum, to_ps(found.time_us * executions), to_ps(clocked * found.time_us * executions),
                       to_ps(tensor_us * executions), found.is_estimate ? load.name : 0);

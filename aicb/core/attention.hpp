@@ -22,7 +22,7 @@ struct KernelLoad {
     std::int64_t count;         // executions
     std::uint64_t name;         // bit in PricedOperators::estimated
     double stream_bytes_per_s;  // bandwidth of large streams
-    double peak_flops;
+    double load_flops;          // FLOP/s that load the power budget as dense products at their peak
 };
 
 // What of a kernel that reads the cache follows the SM clock, and what the tensor cores would take.
@@ -52,7 +52,7 @@ struct TimedKernel {
 struct PrefillKernel {
     std::shared_ptr<PrefillTimes> times;
     KernelLoad load;
-    std::optional<KeySpan> span;     // requests of the kernel are those of `KeySpan::add_causal`
+    std::optional<KeySpan> span;     // chunks are requests of their own, a window is that of `times`
     std::optional<MixedCall> mixed;  // decodes beside the prompts are in the same call
 };
 

@@ -62,11 +62,11 @@ void bind_spans(py::module_& module) {
         .def(py::init<std::int64_t, bool>(), py::arg("tokens"), py::kw_only(), py::arg("is_chunked"))
         .def("seen", py::vectorize(&KeySpan::seen), py::arg("kv_tokens"))
         .def(
-            "causal_requests",
+            "chunk_requests",
             [](const KeySpan& span, const Integers& new_tokens, const Integers& kv_tokens) {
                 PromptRequests made;
                 for (py::ssize_t i = 0; i < new_tokens.size(); ++i) {
-                    span.add_causal(new_tokens.data()[i], kv_tokens.data()[i], made);
+                    span.add_chunks(new_tokens.data()[i], kv_tokens.data()[i], made);
                 }
                 return std::pair(array(made.new_tokens), array(made.kv_tokens));
             },
@@ -244,8 +244,9 @@ void bind_prefills(py::module_& module) {
         .def(py::init([](const std::array<std::int64_t, 4>& geometry, const PrefillReference& reference,
                          const PrefillBound& bound, const PrefillRates& rates, const std::array<double, 3>& reach,
                          bool is_estimate, bool keeps_measured, std::shared_ptr<Kriging> residuals,
-                         std::optional<PrefillTransfer> transfer) {
+                         std::optional<PrefillTransfer> transfer, std::optional<double> window) {
                  PrefillTimes made;
+                 made.window = window.value_or(kNoWindow);
                  made.geometry = {geometry[0], geometry[1], geometry[2], geometry[3]};
                  made.reference = reference;
                  made.bound = bound;
@@ -261,7 +262,7 @@ void bind_prefills(py::module_& module) {
              }),
              py::arg("geometry"), py::kw_only(), py::arg("reference"), py::arg("bound"), py::arg("rates"),
              py::arg("reach"), py::arg("is_estimate"), py::arg("keeps_measured"), py::arg("residuals"),
-             py::arg("transfer") = py::none())
+             py::arg("transfer") = py::none(), py::arg("window") = py::none())
         .def("insert_measured", &PrefillTimes::insert_measured, py::arg("requests"), py::arg("kv_tokens"),
              py::arg("new_tokens"), py::arg("time_us"))
         .def(
@@ -288,12 +289,12 @@ void bind_prefills(py::module_& module) {
              py::arg("decodes_us"), py::arg("decodes_kv"));
     py::class_<PrefillKernel>(module, "PrefillKernel")
         .def(py::init([](std::shared_ptr<PrefillTimes> times, std::int64_t count, std::uint64_t name,
-                         double stream_bytes_per_s, double peak_flops, const std::optional<KeySpan>& span,
+                         double stream_bytes_per_s, double load_flops, const std::optional<KeySpan>& span,
                          const std::optional<MixedCall>& mixed) {
-                 return PrefillKernel{std::move(times), {count, name, stream_bytes_per_s, peak_flops}, span, mixed};
+                 return PrefillKernel{std::move(times), {count, name, stream_bytes_per_s, load_flops}, span, mixed};
              }),
              py::arg("times"), py::kw_only(), py::arg("count"), py::arg("name"), py::arg("stream_bytes_per_s"),
-             py::arg("peak_flops"), py::arg("span"), py::arg("mixed"));
+             py::arg("load_flops"), py::arg("span"), py::arg("mixed"));
 }
 
 void bind_parts(py::module_& module) {

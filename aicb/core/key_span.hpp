@@ -30,12 +30,8 @@ struct KeySpan {
     std::int64_t seen(std::int64_t kv_tokens) const {
         return is_chunked ? (kv_tokens - 1) % tokens + 1 : std::min(kv_tokens, tokens);
     }
-    // Adds causal requests that compute the pairs of one request.
-    void add_causal(std::int64_t new_tokens, std::int64_t kv_tokens, PromptRequests& made) const;
-
-  private:
+    // Adds the requests of their own that the chunks of one request are.
     void add_chunks(std::int64_t new_tokens, std::int64_t kv_tokens, PromptRequests& made) const;
-    void add_window(std::int64_t new_tokens, std::int64_t kv_tokens, PromptRequests& made) const;
 };
 
 }  // namespace aicb

@@ -69,38 +69,56 @@ double allowed_splits(double tiles, double blocks, double sms) {
     return splits;
 }
 
+PrefillReference::TileBlocks PrefillReference::blocks_of(const PrefillShape& shape, const PrefillTile& tile,
+                                                         double rows) const {
+    const auto up = [&](double keys) { return std::ceil(keys / tile.block_tokens); };
+    const double tiles = std::ceil(shape.new_tokens * shape.sharing / rows), queries = rows / shape.sharing;
+    const double past = shape.kv_tokens - shape.new_tokens;
+    if (shape.kv_tokens <= shape.window) {
+        const double first = up(past + std::min(shape.new_tokens, std::ceil(queries)));
+        const double last = up(shape.kv_tokens);
+        return {tiles, (first + last) / 2.0, first, last, last};
+    }
+    TileBlocks found{tiles, 0.0, up(shape.kv_tokens), 0.0, up(std::min(shape.kv_tokens, shape.window + rows))};
+    for (double tile_number = 0.0; tile_number < tiles; ++tile_number) {
+        const double begin = past + std::floor(tile_number * queries);
+        const double end = past + std::min(shape.new_tokens, std::ceil((tile_number + 1.0) * queries));
+        const double unseen = std::floor(std::max(begin - shape.window + 1.0, 0.0) / tile.block_tokens);
+        const double blocks = up(end) - unseen;
+        found.mean += blocks / tiles;
+        found.least = std::min(found.least, blocks);
+        found.most = std::max(found.most, blocks);
+    }
+    return found;
+}
+
 PrefillLoad PrefillReference::load(const PrefillShape* shapes, std::size_t count) const {
     const PrefillTile& tile = tile_of(shapes->width);
-    double most_new = 0.0, all_blocks = 0.0, most_blocks = 0.0;
+    double most_new = 0.0, all_blocks = 0.0, most_blocks = 0.0, most_tiles = 0.0;
     for (std::size_t i = 0; i < count; ++i) most_new = std::max(most_new, shapes[i].new_tokens);
     const double rows = most_new * shapes->sharing <= kFewRows ? kFewRows : tile.rows;
-    const auto tiles_of = [&](const PrefillShape& shape) {
-        return shape.kv_heads * std::ceil(shape.new_tokens * shape.sharing / rows);
-    };
-    const auto blocks_of = [&](double kv_tokens) { return std::ceil(kv_tokens / tile.block_tokens); };
-    double most_tiles = 0.0;
     for (std::size_t i = 0; i < count; ++i) {
-        const double own = blocks_of(shapes[i].kv_tokens), tiles = tiles_of(shapes[i]);
-        all_blocks += tiles * own;
+        const TileBlocks own = blocks_of(shapes[i], tile, rows);
+        const double tiles = shapes[i].kv_heads * own.tiles;
+        all_blocks += tiles * own.loaded;
         most_tiles = std::max(most_tiles, tiles);
-        most_blocks = std::max(most_blocks, own);
+        most_blocks = std::max(most_blocks, own.loaded);
     }
     const double most = allowed_splits(most_tiles, most_blocks, sms);
     const double share = std::ceil(kBlocksMargin * all_blocks / sms);
     PrefillLoad found;
-    found.least = most_blocks;
+    found.least = std::numeric_limits<double>::infinity();
     found.may_split = most > 1.0;
     for (std::size_t i = 0; i < count; ++i) {
         const PrefillShape& shape = shapes[i];
-        const double tiles = tiles_of(shape), last = blocks_of(shape.kv_tokens);
-        const double first_new = std::min(shape.new_tokens, std::ceil(rows / shape.sharing));
-        const double first = blocks_of(shape.kv_tokens - shape.new_tokens + first_new);
-        const double splits = std::max(std::min(std::ceil(last / share), most), 1.0);
+        const TileBlocks own = blocks_of(shape, tile, rows);
+        const double tiles = shape.kv_heads * own.tiles;
+        const double splits = std::max(std::min(std::ceil(own.loaded / share), most), 1.0);
         found.tiles += tiles;
         found.items += tiles * splits;
-        found.blocks += tiles * (first + last) / 2.0;
-        found.least = std::min(found.least, first / splits);
-        found.most = std::max(found.most, last / splits);
+        found.blocks += tiles * own.mean;
+        found.least = std::min(found.least, own.least / splits);
+        found.most = std::max(found.most, own.most / splits);
         if (splits > 1.0) {
             found.combined_rows += shape.kv_heads * shape.sharing * shape.new_tokens * std::log2(splits + 1.0);
         }
@@ -160,7 +178,7 @@ const double* PrefillTimes::measured(std::int64_t requests, double kv_tokens, do
 
 PrefillShape PrefillTimes::shape_of(double kv_heads, const Request& request) const {
     const double sharing = static_cast<double>(geometry.heads) / static_cast<double>(geometry.kv_heads);
-    return {kv_heads, sharing, geometry.width(), request.kv_tokens, request.new_tokens};
+    return {kv_heads, sharing, geometry.width(), request.kv_tokens, request.new_tokens, window};
 }
 
 double PrefillTimes::modelled_us(double kv_heads, const Request& request) {
@@ -186,29 +204,32 @@ double PrefillTimes::correction(const PrefillShape& shape) {
 
 PrefillTimes::Found PrefillTimes::of(const std::int64_t* new_tokens, const std::int64_t* kv_tokens, std::size_t count) {
     requests_.clear();
-    double pairs = 0.0, inside = 0.0, new_sum = 0.0, kv_sum = 0.0;
-    bool is_equal = true;
+    double pairs = 0.0, inside = 0.0, new_sum = 0.0, seen_sum = 0.0;
+    bool is_equal = true, is_within = true;
     for (std::size_t i = 0; i < count; ++i) {
         const auto chunk = static_cast<double>(new_tokens[i]), kv = static_cast<double>(kv_tokens[i]);
-        const double own = causal_pairs(chunk, kv);
+        const double own = windowed_pairs(chunk, kv, window), seen = std::min(kv, window - 1.0 + chunk);
         requests_.push_back({chunk, kv, own});
         pairs += own;
-        if (chunk >= least_new && chunk <= most_new && kv <= most_kv) inside += own;
+        if (chunk >= least_new && chunk <= most_new && seen <= most_kv) inside += own;
         new_sum += chunk;
-        kv_sum += kv;
+        seen_sum += seen;
         is_equal = is_equal && new_tokens[i] == new_tokens[0] && kv_tokens[i] == kv_tokens[0];
+        is_within = is_within && kv <= window;
     }
     const auto kv_heads = static_cast<double>(geometry.kv_heads);
     Found found{0.0, false, is_estimate || transfer || inside / pairs < 0.5, {}};
     found.cost.flops = rates.flops_per_pair * pairs;
-    found.cost.moved_bytes = kv_sum * rates.bytes_per_kv_token + new_sum * rates.bytes_per_new_token;
+    found.cost.moved_bytes = seen_sum * rates.bytes_per_kv_token + new_sum * rates.bytes_per_new_token;
     const auto all = static_cast<double>(count);
     const Request& first = requests_.front();
     const double* known =
-        is_equal ? measured(static_cast<std::int64_t>(count), first.kv_tokens, first.new_tokens) : nullptr;
+        is_equal && is_within ? measured(static_cast<std::int64_t>(count), first.kv_tokens, first.new_tokens) : nullptr;
     found.is_measured = known != nullptr;
     if (found.is_measured) {
         found.time_us = *known;
+    } else if (!is_within) {
+        found.time_us = windowed_us();
     } else if (is_equal) {
         found.time_us = modelled_us(kv_heads * all, first);
         if (count > 1) found.time_us = std::min(found.time_us, alone_us(first) * all);
@@ -217,6 +238,15 @@ PrefillTimes::Found PrefillTimes::of(const std::int64_t* new_tokens, const std::
     }
     found.time_us = bounded_us(found.time_us, found.is_measured, found.cost);
     return found;
+}
+
+// The reference alone: windows have no measurements in the table.
+double PrefillTimes::windowed_us() {
+    shapes_.clear();
+    for (const Request& request : requests_) {
+        shapes_.push_back(shape_of(static_cast<double>(geometry.kv_heads), request));
+    }
+    return reference.time_us(shapes_.data(), shapes_.size());
 }
 
 double PrefillTimes::alone_us(const Request& request) {

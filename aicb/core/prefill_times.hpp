@@ -4,9 +4,11 @@
 #pragma once
 
 #include <aicb/flat_map.hpp>
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <vector>
@@ -16,12 +18,15 @@
 
 namespace aicb {
 
+inline constexpr double kNoWindow = std::numeric_limits<double>::infinity();
+
 // Equal requests in one kernel, or one that stands for a share of a batch.
 struct PrefillShape {
     double kv_heads;  // of all requests together
     double sharing;   // query heads per KV head
     double width;     // dimensions of keys and values
     double kv_tokens, new_tokens;
+    double window = kNoWindow;  // keys that a query sees at most
 };
 
 // Rows up to which a tile of FA3 has these, where all queries of a KV head fit.
@@ -63,6 +68,12 @@ struct PrefillReference {
     std::array<double, 8> coordinates(const PrefillShape& shape) const;
 
   private:
+    // Blocks of keys of a request's tiles, of one KV head.
+    struct TileBlocks {
+        double tiles, mean, least, most;
+        double loaded;  // that the heuristic of splits counts
+    };
+    TileBlocks blocks_of(const PrefillShape& shape, const PrefillTile& tile, double rows) const;
     const PrefillTile& tile_of(double width) const;
     PrefillLoad load(const PrefillShape* shapes, std::size_t count) const;
     double block_us(double width) const;
@@ -93,6 +104,13 @@ inline double causal_pairs(double new_tokens, double kv_tokens) {
     return new_tokens * (kv_tokens - new_tokens) + new_tokens * (new_tokens + 1.0) / 2.0;
 }
 
+// The same where a query sees its own key and `window − 1` before it.
+inline double windowed_pairs(double new_tokens, double kv_tokens, double window) {
+    const double growing = std::min(std::max(window - (kv_tokens - new_tokens), 0.0), new_tokens);
+    return causal_pairs(growing, kv_tokens - new_tokens + growing) +
+           (growing < new_tokens ? (new_tokens - growing) * window : 0.0);
+}
+
 // Peaks of the GPU that the times are measured on.
 struct PrefillBound {
     double peak_flops, bytes_per_s;
@@ -113,6 +131,7 @@ class PrefillTimes {
     PrefillReference reference{};
     PrefillRates rates{};
     double least_new = 0.0, most_new = 0.0, most_kv = 0.0;  // beyond these a request is an estimate
+    double window = kNoWindow;                              // keys that a query sees at most
     bool is_estimate = false;    // the geometry is far from all measured ones, or the number format is another one
     bool keeps_measured = true;  // measured times may lie below the roofline
     PrefillBound bound{};
@@ -148,6 +167,8 @@ class PrefillTimes {
 
     FlatMap<double> measured_;
     FlatMap<double> corrections_;  // factors of the reference met so far, by the place on the grid
+    double windowed_us();
+
     std::vector<Request> requests_;
     std::vector<PrefillShape> shapes_;
 };

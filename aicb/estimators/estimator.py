@@ -13,7 +13,7 @@ import aicb._core as _core
 from aicb.kernels.fitting.estimate import DecodeTimes, Estimate, ManyTimes
 from aicb.kernels.kernel import CacheKernel, Kernel, KernelCost
 from aicb.kernels.prefill_attention import PrefillAttention
-from aicb.measurements.clock import clocked_shares
+from aicb.measurements.clock import clocked_shares, streaming_us
 from aicb.measurements.gpu import Gpu
 from aicb.model.precision import Precision
 
@@ -63,9 +63,11 @@ class CostTable:
         would load the power budget as much."""
         shares = clocked_shares(time_us, self.moved_bytes, gpu.hbm_bytes_per_s)
         power = [each.power_load for each in self.kernels]
-        bases, slopes = np.array([load.base for load in power]), np.array([load.slope for load in power])
-        tensor_us = self.flops / self.peak_flops(gpu) * 1e6
-        return np.array([time_us, shares * time_us, bases * time_us + slopes * tensor_us])
+        bases, slopes, memory = np.array([(load.base, load.slope, load.memory) for load in power]).reshape(-1, 3).T
+        loads_us = bases * time_us + slopes * self.flops / self.peak_flops(gpu) * 1e6
+        if memory.any():
+            loads_us += memory * streaming_us(self.moved_bytes, gpu.hbm_bytes_per_s)
+        return np.array([time_us, shares * time_us, loads_us])
 
 
 class Estimator(Protocol):

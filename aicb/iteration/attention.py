@@ -52,7 +52,7 @@ class DecodeKernel:
     one_query_us: DecodeTimes | None
     """Several queries are not faster than one: two interpolations may cross by a fraction of a per cent."""
     cost: _core.KvCost
-    """At the nominal peak of the tensor cores and the bandwidth of large streams."""
+    """At the nominal peak of the tensor cores, as the power budget counts it, and the bandwidth of large streams."""
     span: KeySpan | None
     """Lengths of the kernel are those that its last query sees."""
 
@@ -170,7 +170,7 @@ class AttentionPricing:
                 count=operator.count,
                 name=bit(operator.name),
                 stream_bytes_per_s=STREAMED_SHARE * gpu.hbm_bytes_per_s,
-                peak_flops=gpu.peak_flops[operator.kernel.dtype],
+                load_flops=gpu.peak_flops[operator.kernel.dtype] / operator.kernel.power_load.slope,
                 span=operator.kernel.span.in_core if operator.kernel.span else None,
                 mixed=self._mixed_call(operator.kernel),
             )
@@ -248,7 +248,8 @@ class AttentionPricing:
         kernel = one_query.with_queries(queries)
         times = pricing.estimator.decode_times(kernel, requests)
         slower = pricing.estimator.decode_times(one_query, requests) if queries > 1 else None
-        cost = kv_cost(kernel, pricing.precision, requests, pricing.gpu, (1.0, STREAMED_SHARE))
+        shares = (1.0, STREAMED_SHARE)
+        cost = kv_cost(kernel, pricing.precision, requests, pricing.gpu, shares, kernel.power_load)
         return DecodeKernel(operator.name, operator.count, times, slower, cost, one_query.span)
 
 

@@ -8,6 +8,7 @@ import aicb._core as _core
 from aicb.kernels.fitting.estimate import VolumeTimes
 from aicb.kernels.fitting.volume import PricedVolume
 from aicb.kernels.kernel import CacheKernel
+from aicb.measurements.clock import DENSE_PRODUCTS, PowerLoad
 from aicb.measurements.gpu import Gpu
 from aicb.measurements.timing import MeasuredTimes
 from aicb.model.precision import Precision
@@ -46,15 +47,22 @@ def volume_times(
 
 
 def kv_cost(
-    kernel: CacheKernel, precision: Precision, batch: int, gpu: Gpu, shares: tuple[float, float]
+    kernel: CacheKernel,
+    precision: Precision,
+    batch: int,
+    gpu: Gpu,
+    shares: tuple[float, float],
+    load: PowerLoad = DENSE_PRODUCTS,
 ) -> _core.KvCost:
-    """Times that ``batch`` sequences take at these shares of the GPU's peak and bandwidth, as lines in KV tokens."""
+    """Times that ``batch`` sequences take at these shares of the GPU's peak and bandwidth, as lines in KV tokens; that
+    of the tensor cores as ``load`` counts it, whose base is not a line."""
     few, many = (kernel.over(np.array([tokens])).cost(precision) for tokens in (SAMPLE_TOKENS, 2 * SAMPLE_TOKENS))
     bytes_per_token = (many.moved_bytes - few.moved_bytes) / SAMPLE_TOKENS
     own_bytes = few.moved_bytes - SAMPLE_TOKENS * bytes_per_token
     flops_per_s, bytes_per_s = shares[0] * gpu.peak_flops[few.dtype], shares[1] * gpu.hbm_bytes_per_s
+    tensor_us, memory_us = few.flops / SAMPLE_TOKENS / flops_per_s * 1e6, bytes_per_token / bytes_per_s * 1e6
     return _core.KvCost(
-        tensor_us=few.flops / SAMPLE_TOKENS / flops_per_s * 1e6,
-        memory_us=bytes_per_token / bytes_per_s * 1e6,
+        tensor_us=load.slope * tensor_us + load.memory * memory_us,
+        memory_us=memory_us,
         own_memory_us=batch * own_bytes / bytes_per_s * 1e6,
     )

@@ -26,6 +26,7 @@ from aicb.kernels.fitting.volume import PricedVolume, lengths_between, nearest, 
 from aicb.kernels.kernel import CacheKernel, CacheTimes, KernelCost, Shape
 from aicb.kernels.point import Point, SweptModel, point
 from aicb.kernels.routing import kv_lengths
+from aicb.measurements.clock import DECODE_ATTENTION, PowerLoad
 from aicb.measurements.table import KernelRow
 from aicb.measurements.timing import MeasuredTimes
 from aicb.model.architecture import GroupedQueryAttention
@@ -93,6 +94,8 @@ class DecodeAttention(CacheKernel):
     kv_dtype: KvDtype | None = field(default=None, kw_only=True)
     """Format of the cache; ``None``: that of the instance, which the estimator knows."""
     span: KeySpan | None = field(default=None, kw_only=True)
+    is_stand_in: bool = field(default=False, kw_only=True)
+    """Whether times of this kernel stand for another's, of another engine: they are flagged."""
 
     def cost(self, precision: Precision) -> KernelCost:
         """Queries have the format of the cache, results are bf16."""
@@ -100,6 +103,10 @@ class DecodeAttention(CacheKernel):
         kv_bytes = tokens * 2.0 * self.kv_heads * self.head_dim * element
         own_bytes = self.kv_tokens.size * self.heads * self.head_dim * (element + 2.0)
         return KernelCost(4.0 * self.heads * self.head_dim * tokens, kv_bytes + own_bytes, kv_bytes, "bf16")
+
+    @property
+    def power_load(self) -> PowerLoad:
+        return DECODE_ATTENTION
 
     def describe(self) -> str:
         return f"batch {self.kv_tokens.size} kv {int(self.kv_tokens.sum())} heads {self.heads}/{self.kv_heads}"
@@ -277,7 +284,7 @@ class PagedTimes(CacheTimes[DecodeAttention]):
         octaves = np.abs(np.log2(measured_tokens / own_token)).min()
         is_far = batch > AXIS_REACH * self._most_sequences or octaves > SITE_REACH_OCTAVES
         is_other_kernel = kernel.head_dim not in shapes[:, 2]
-        is_estimate = bool(is_far or is_other_kernel or not self._is_measured_format)
+        is_estimate = bool(is_far or is_other_kernel or kernel.is_stand_in or not self._is_measured_format)
         kind = "estimate:" if is_estimate else "interpolated" if is_own.any() else "borrowed"
         low, high = self.volume_range
         reach = (low / block_bytes, high / block_bytes)

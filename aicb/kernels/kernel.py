@@ -150,6 +150,7 @@ NOT_DIMENSIONS = frozenset(
         "is_shared",
         "has_activation",
         "gathering",
+        "split_tokens",
     }
 )
 """Fields that may be below 1."""

@@ -29,11 +29,13 @@ from aicb.kernels.kernel import Kernel, KernelCost, KernelTimes
 from aicb.kernels.pairs import causal_pairs
 from aicb.kernels.point import Point, SweptModel, point
 from aicb.kernels.prefill_attention import PrefillAttention, tile_of
+from aicb.measurements.clock import DECODE_ATTENTION, PROMPT_ATTENTION, PowerLoad
 from aicb.measurements.gpu import Gpu
 from aicb.measurements.timing import MeasuredTimes
 from aicb.model.architecture import GroupedQueryAttention
 from aicb.model.partition import kv_heads_per_rank
 from aicb.model.precision import ELEMENT_BYTES, GemmDtype, Precision
+from boundary.errors import InputError
 
 CAPTURED_TOKENS = 512
 """vLLM's largest captured size by default, ``max_cudagraph_capture_size``."""
@@ -139,9 +141,19 @@ class MixedAttention(Kernel):
         own_bytes = float(self.new_tokens.sum()) * self.heads * self.head_dim * (element + ELEMENT_BYTES["bf16"])
         return KernelCost(flops, kv_bytes + own_bytes, kv_bytes, self.dtype)
 
+    @property
+    def power_load(self) -> PowerLoad:
+        """By its FLOPs that of prompts, by its bytes that of decodes."""
+        return PowerLoad(slope=PROMPT_ATTENTION.slope, memory=DECODE_ATTENTION.memory)
+
     def describe(self) -> str:
         tokens, keys = int(self.new_tokens.sum()), int(self.kv_tokens.sum())
         return f"q {tokens} kv {keys} decodes {int(self.is_decode.sum())} heads {self.heads}/{self.kv_heads}"
+
+    def check(self) -> None:
+        super(MixedAttention, self).check()
+        if (self.new_tokens > self.kv_tokens).any():
+            raise InputError("MixedAttention.kv_tokens: found fewer than new_tokens, expected past and new tokens")
 
     @classmethod
     def read(cls, operation: str, row: Columns) -> Self:

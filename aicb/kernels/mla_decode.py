@@ -26,6 +26,7 @@ from aicb.kernels.kernel import CacheKernel, CacheTimes, KernelCost, Shape
 from aicb.kernels.point import Point, SweptModel, point
 from aicb.kernels.reference.mla_schedule import BLOCK_TOKENS, OVERHEAD_BLOCKS, equal_schedule, head_tiles, parts_of
 from aicb.kernels.routing import kv_lengths
+from aicb.measurements.clock import LATENT_DECODES, PowerLoad
 from aicb.measurements.table import KernelRow
 from aicb.measurements.timing import MeasuredTimes
 from aicb.model.architecture import LatentAttention
@@ -120,6 +121,10 @@ class MlaDecode(CacheKernel):
         kv_bytes = tokens * self.d_qk * element
         own_bytes = self.kv_tokens.size * self.heads * (self.d_qk * element + self.d_v * 2.0)
         return KernelCost(2.0 * self.heads * (self.d_qk + self.d_v) * tokens, kv_bytes + own_bytes, kv_bytes, "bf16")
+
+    @property
+    def power_load(self) -> PowerLoad:
+        return LATENT_DECODES
 
     def describe(self) -> str:
         return f"batch {self.kv_tokens.size} kv {int(self.kv_tokens.sum())} heads {self.heads}/1"

@@ -37,9 +37,10 @@ from aicb.kernels.fitting.surface import (
     on_grid,
 )
 from aicb.kernels.kernel import Kernel, KernelCost, KernelTimes, Shape
-from aicb.kernels.pairs import causal_pairs
+from aicb.kernels.pairs import causal_pairs, chosen_pairs
 from aicb.kernels.point import Point, SweptModel, point
 from aicb.kernels.routing import kv_lengths
+from aicb.measurements.clock import DENSE_PRODUCTS, PROMPT_ATTENTION, PowerLoad
 from aicb.measurements.table import KernelRow
 from aicb.measurements.timing import MeasuredTimes
 from aicb.model.architecture import GroupedQueryAttention, LatentAttention
@@ -76,6 +77,9 @@ COMBINE_US, COMBINE_ROW_US = 4.4, 3.2e-4
 and each row of 256 dimensions and octave of parts. These and the last column of `TILES` are least absolute deviations
 over the 2,514 rows of equal prompts of the H200 table: 3.3 % median and 11 % p90, and 3.2 and 9 % on 650 chunks of
 other lengths, which they were not fitted to."""
+WINDOW_ERROR = 0.08
+"""Mean error of the reference by windows, which are not in the table and which no constant was fitted to: 760 prompts
+(``tests/data/kernels/vllm-h200-sliding-prompts.json.gz``)."""
 _QUERIES = (16, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
 _PASTS = (0, 512, 2048, 8192, 30720)
 _PROMPTS = ((2, 512), (2, 2048), (2, 4096), (4, 512), (4, 1024), (4, 2048), (8, 256), (8, 1024), (16, 128), (16, 512))
@@ -102,14 +106,32 @@ class PrefillAttention(Kernel):
     dtype: GemmDtype = "bf16"
     """Format of queries, keys and values; ``fp8`` is e4m3 with a scale per KV head, the output bf16."""
     span: KeySpan | None = None
-    """What has made these requests from those of the batch (`KeySpan.causal_requests`); ``None``: they are those."""
+    """What has made these requests from those of the batch (`KeySpan.kernel_requests`), and the window of their
+    queries; ``None``: they are those, and see all keys."""
 
     def cost(self, precision: Precision) -> KernelCost:
         del precision
-        flops = self.flops_per_pair * float(causal_pairs(self.new_tokens, self.kv_tokens).sum())
-        kv_bytes = float(self.kv_tokens.sum()) * self.bytes_per_kv_token
+        flops = self.flops_per_pair * float(self.pairs.sum())
+        seen = self.kv_tokens if self.window is None else np.minimum(self.kv_tokens, self.new_tokens + self.window - 1)
+        kv_bytes = float(seen.sum()) * self.bytes_per_kv_token
         moved = kv_bytes + float(self.new_tokens.sum()) * self.bytes_per_new_token
         return KernelCost(flops, moved, kv_bytes, self.dtype)
+
+    @property
+    def power_load(self) -> PowerLoad:
+        return PROMPT_ATTENTION if self.d_qk == self.d_v else DENSE_PRODUCTS
+
+    @property
+    def window(self) -> int | None:
+        """Keys that a query sees at most."""
+        return self.span.tokens if self.span is not None and self.span.kind == "sliding" else None
+
+    @property
+    def pairs(self) -> NDArray[np.float64] | NDArray[np.int64]:
+        """[requests] pairs of a query and a key that it sees."""
+        if self.window is None:
+            return causal_pairs(self.new_tokens, self.kv_tokens)
+        return chosen_pairs(self.new_tokens, self.kv_tokens, self.window)
 
     @property
     def flops_per_pair(self) -> float:
@@ -204,29 +226,32 @@ class PrefillTimes(KernelTimes[PrefillAttention]):
 
     def price(self, kernel: PrefillAttention) -> Estimate:
         """One batch, with the error of its largest request and where the time comes from."""
-        key = (kernel.heads, kernel.kv_heads, kernel.d_qk, kernel.d_v, _is_cut(kernel))
+        key = (kernel.heads, kernel.kv_heads, kernel.d_qk, kernel.d_v, kernel.window or 0)
         if key not in self._in_core:
             self._in_core[key] = self.in_core(kernel, _UNBOUNDED, is_own=True, transfer=None)
         times = self._in_core[key]
         time_us, is_measured, is_estimate = times.of(kernel.new_tokens, kernel.kv_tokens)
 
         def error() -> float:
-            return float(self.surface.errors(self._largest(kernel))[0])
+            return WINDOW_ERROR if _is_windowed(kernel) else float(self.surface.errors(self._largest(kernel))[0])
 
         kind = "measured" if is_measured else "borrowed" if self._octaves_of(kernel) else "interpolated"
+        kind = "modelled" if _is_windowed(kernel) else kind
         return Estimate(time_us, is_estimate, f"{'estimate:' if is_estimate else kind} {self._name}", error)
 
     def parts(self, kernel: PrefillAttention) -> tuple[Surface, list[Shape]] | None:
-        """Requests one after another."""
+        """Requests one after another, of windows over the keys that they see."""
         if self._dtype != "bf16":
             return None
         geometry = (float(kernel.heads), float(kernel.kv_heads), float(kernel.d_qk), float(kernel.d_v))
-        requests = zip(kernel.kv_tokens.tolist(), kernel.new_tokens.tolist(), strict=True)
+        new = kernel.new_tokens
+        kv = kernel.kv_tokens if kernel.window is None else np.minimum(kernel.kv_tokens, new + kernel.window - 1)
+        requests = zip(kv.tolist(), new.tolist(), strict=True)
         return self.surface, [(*geometry, 1.0, float(kv), float(new)) for kv, new in requests]
 
     def _largest(self, kernel: PrefillAttention) -> Floats:
         """[1, columns] the request with most FLOPs, scaled to the whole batch."""
-        pairs = causal_pairs(kernel.new_tokens, kernel.kv_tokens)
+        pairs = kernel.pairs
         largest = int(pairs.argmax())
         requests = pairs.sum() / pairs[largest]
         new, kv = kernel.new_tokens[largest], kernel.kv_tokens[largest]
@@ -254,10 +279,11 @@ class PrefillTimes(KernelTimes[PrefillAttention]):
                 bytes_per_new_token=kernel.bytes_per_new_token,
             ),
             reach=(low, high, self._longest),
-            is_estimate=self._octaves_of(kernel) > SITE_REACH_OCTAVES or not is_own or _is_cut(kernel),
+            is_estimate=self._octaves_of(kernel) > SITE_REACH_OCTAVES or not is_own,
             keeps_measured=is_own,
             residuals=self.surface.residuals_near((float(kernel.d_qk), float(kernel.d_v))),
             transfer=transfer,
+            window=kernel.window,
         )
         shapes = self.surface.shapes
         heads = shapes[:, 4:5] * (kernel.heads, kernel.kv_heads)
@@ -315,6 +341,11 @@ class PrefillTimes(KernelTimes[PrefillAttention]):
         return self._reference.coordinates(shapes)
 
 
+def _is_windowed(kernel: PrefillAttention) -> bool:
+    """Whether a query sees fewer keys than there are."""
+    return kernel.window is not None and bool((kernel.kv_tokens > kernel.window).any())
+
+
 def tile_of(dtype: GemmDtype, width: int) -> Tile:
     """The tile of so many dimensions of keys and values together; of the nearest that are known."""
     return min(TILES[dtype], key=lambda tile: abs(tile.width - width))
@@ -323,11 +354,6 @@ def tile_of(dtype: GemmDtype, width: int) -> Tile:
 def _divides_tiles(heads: int, kv_heads: int) -> bool:
     """Whether the query heads of a KV head fill tiles without a rest."""
     return TILE_ROWS * kv_heads % heads == 0
-
-
-def _is_cut(kernel: PrefillAttention) -> bool:
-    """Whether the requests stand for a sliding window, over which FA3's prefills were not measured."""
-    return kernel.span is not None and kernel.span.kind == "sliding"
 
 
 _UNBOUNDED = _core.PrefillBound(peak_flops=math.inf, bytes_per_s=math.inf, resident_bytes=0.0)

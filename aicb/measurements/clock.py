@@ -8,10 +8,12 @@ have the law of one that was measured, scaled by published figures (`ClockLaw.on
 
 Not all kernels draw the power of dense products at equal shares. What others add is a `PowerLoad`: the share at which
 dense products would run at the clock that was counted while the kernel was measured. vLLM's Triton kernel of fp8
-experts, which scales partial sums outside the tensor cores, lowers the clock at any share. Others count as dense
-products: attention, bf16 experts and FlashMLA were measured at higher clocks than these have, but for some 12 ms each,
-in which the clock need not have settled, and whole prompts of Qwen3-30B-A3B in an engine take as long as at the clock
-of dense products.
+experts, which scales partial sums outside the tensor cores, lowers the clock at any share. Attention was measured once
+its clock had settled (``aicb/data/h200/attention_clocks.csv``): over prompts it draws less than dense products, and
+decodes, whose tiles have 64 rows however few queries share them, lower the clock by reading the cache at full
+bandwidth, which weights do not. Others count as dense products: bf16 experts were measured at higher clocks than these
+have, but for some 12 ms each, in which the clock need not have settled, and whole prompts of Qwen3-30B-A3B in an engine
+take as long as at the clock of dense products.
 
 An iteration runs at the clock of its mean load, idle times of the device included. Assumes that iterations like it go
 before and after: a single prompt after a pause runs its first 65 ms at the clock of the reference and is up to 15 %
@@ -35,18 +37,27 @@ STREAMED_SHARE = 0.83
 class PowerLoad:
     """Load of a kind of kernel on the power budget: the share of dense products that lowers the clock as much.
 
-    ``base + slope · share`` of the kernel's own share of the tensor cores' nominal peak. Fitted to the clocks that the
-    SMs counted while kernels of 1.5 ms and more were measured on the H200 (``scripts/fit_power_loads.py`` repeats it);
-    as the clock may have been on its way down, the load is at least this.
+    ``base + slope · share + memory · streamed`` of the kernel's own share of the tensor cores' nominal peak, and of the
+    part of its time in which large streams would move its bytes. Fitted to clocks that the SMs counted on the H200
+    (``scripts/fit_power_loads.py`` repeats it): of attention once they had settled; of fp8 experts while kernels of 1.5
+    ms and more were measured, whose clock may have been on its way down, so that the load is at least this.
     """
 
     base: float = 0.0
     slope: float = 1.0
+    memory: float = 0.0
 
 
 DENSE_PRODUCTS = PowerLoad()
 FP8_EXPERTS = PowerLoad(base=0.32, slope=0.43)
 """Of vLLM's fused kernel: 63 rows, 121 MHz root mean square; as dense products 223."""
+PROMPT_ATTENTION = PowerLoad(slope=0.84)
+"""Of grouped queries over prompts: 20 runs, 37 MHz root mean square; as dense products 89. Expanded latents draw no
+less than these (6 runs, 65 MHz)."""
+DECODE_ATTENTION = PowerLoad(memory=0.45)
+"""Of grouped queries: 20 runs, 101 MHz root mean square; as dense products 331."""
+LATENT_DECODES = PowerLoad(slope=0.33, memory=0.55)
+"""By FlashAttention-3: 6 runs, 42 MHz root mean square; as dense products 304."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,15 +32,12 @@ class KeySpan:
         """``seen`` of one request; 0 of none."""
         return int(self.seen(np.array([kv_tokens], dtype=np.int64))[0]) if kv_tokens else 0
 
-    def causal_requests(
+    def kernel_requests(
         self, new_tokens: NDArray[np.int64], kv_tokens: NDArray[np.int64]
     ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """New and KV tokens of requests with causal attention that compute the pairs these compute within the span.
-
-        Chunks are requests of their own, as in vLLM's kernels. A window is cut into pieces of as many pairs: of
-        `2·window − 1` queries that all see a full window, which is as many pairs as those tokens see of each other.
-        """
-        return self.in_core.causal_requests(new_tokens, kv_tokens)
+        """New and KV tokens of the requests that a kernel over prompts gets of these: chunks are requests of their own,
+        as in vLLM's kernels; a window is a parameter of the kernel and leaves them as they are."""
+        return self.in_core.chunk_requests(new_tokens, kv_tokens) if self.kind == "chunked" else (new_tokens, kv_tokens)
 
     def most_blocks(self, block_tokens: int) -> int:
         """Blocks of the cache that a request holds at most between iterations, as vLLM V1 frees those left behind."""

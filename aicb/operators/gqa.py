@@ -33,9 +33,10 @@ from boundary.errors import InputError
 GqaKernel = Literal["fa3", "fa3_captured", "fa3_sglang"]
 """Of decodes: FlashAttention-3 called with its own choice of splits, or as vLLM 0.24.0 or SGLang 0.5.17 captures it.
 The latter were measured over bf16 caches; vLLM's without a schedule where layers differ in their windows, and in layers
-that slide, which stand for SGLang's (8 % slower than with its splits and pages of one token at the median of 36 points,
-where as many keys without a window are 38 % faster). Over fp8 caches the first stands for both, and for SGLang's with
-heads of other than `SGLANG_COLUMNS` or within chunks (``flashattention_backend.py``)."""
+that slide. These stand, flagged, for SGLang's (8 % slower than with its splits and pages of one token at the median of
+36 points, where as many keys without a window are 38 % faster) and for those of models whose layers all slide alike.
+Over fp8 caches the first stands for both, and for SGLang's with heads of other than `SGLANG_COLUMNS` or within chunks
+(``flashattention_backend.py``)."""
 SGLANG_COLUMNS = 128
 """Of a head, in measurements of SGLang's decodes."""
 
@@ -102,15 +103,15 @@ def attention_operators(
     is_decode, listed = batch.is_decode, []
     if not is_decode.all():
         new, kv = batch.new_tokens[~is_decode], batch.kv_tokens[~is_decode]
-        new, kv = (new, kv) if span is None else span.causal_requests(new, kv)
+        new, kv = (new, kv) if span is None else span.kernel_requests(new, kv)
         prefill = PrefillAttention(new, kv, heads, kv_heads, head_dim, head_dim, shape.precision.kv, span)
         listed.append(attention_kernel(f"{name}prefill_attention", prefill, shape))
     if is_decode.any():
         kv = batch.kv_tokens[is_decode]
         kv = kv if span is None else span.seen(kv)
-        decode = _decode_kernel(kernel, shape, gqa, windows_differ=windows_differ)(
-            kv, heads, kv_heads, head_dim, span=span
-        )
+        kind = _decode_kernel(kernel, shape, gqa, windows_differ=windows_differ)
+        is_own = kind is not SlidingDecodeAttention or (kernel == "fa3_captured" and windows_differ)
+        decode = kind(kv, heads, kv_heads, head_dim, span=span, is_stand_in=not is_own)
         listed.append(attention_kernel(f"{name}decode_attention", decode, shape))
     return listed
 
