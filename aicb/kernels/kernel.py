@@ -151,6 +151,7 @@ NOT_DIMENSIONS = frozenset(
         "has_activation",
         "gathering",
         "split_tokens",
+        "is_stand_in",
     }
 )
 """Fields that may be below 1."""

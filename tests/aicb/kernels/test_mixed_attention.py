@@ -84,8 +84,8 @@ def test_one_long_decode_is_not_divided_beside_a_prompt() -> None:
 
 def test_within_the_captured_sizes_it_is() -> None:
     assert ESTIMATOR.price(mixed([1, 256], [32768, 256])).time_us < 100.0
-    whole = MixedAttention(np.array([1, 256]), np.array([32768, 256]), 32, 8, 128, split_tokens=0)
-    assert ESTIMATOR.price(whole).time_us < 100.0, "one prompt of few tiles: FA3 divides by its own choice"
+    by_choice = MixedAttention(np.array([1, 256]), np.array([32768, 256]), 32, 8, 128, split_tokens=0)
+    assert 250.0 < ESTIMATOR.price(by_choice).time_us < 280.0, "64 tiles of 132: FA3 divides in two"
 
 
 def test_decodes_beside_a_long_prompt_take_as_long_as_after_it() -> None:
