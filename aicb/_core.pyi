@@ -277,7 +277,7 @@ class PrefillKernel:
     ) -> None:
         """``name``: bit of the operator's name; ``stream_bytes_per_s``: bandwidth of large streams; ``load_flops``:
         FLOP/s that load the power budget as dense products at their peak; ``span``: makes the requests of the kernel
-        from those of the batch; ``mixed``: decodes beside the prompts are in one call."""
+        from those of the batch; ``mixed``: decodes of the same batch are in one call."""
 
 class OperatorGroup(Enum):
     """Groups of operators by what they depend on, see aicb/core/priced_operators.hpp."""

@@ -79,7 +79,7 @@ void add_steps(const TimedKernel& kernel, StepLoads& loads, PricedOperators& fir
 }
 
 void StageAttention::add_decodes(const std::int64_t* kv_tokens, const DecodeSize& size, StepLoads& loads,
-                                 PricedOperators& first, bool are_beside_prompts) {
+                                 PricedOperators& first, bool with_prompts) {
     const auto* kernels = kernels_of(size);
     if (kernels == nullptr) return;
     const auto count = static_cast<std::size_t>(size.requests);
@@ -95,7 +95,7 @@ void StageAttention::add_decodes(const std::int64_t* kv_tokens, const DecodeSize
         } else {
             time_over_all(kernel, kv_tokens, count);
         }
-        if (are_beside_prompts && number < prefills_.size()) mix(number, kv_tokens, size, kernel);
+        if (with_prompts && number < prefills_.size()) mix(number, kv_tokens, size, kernel);
         add_steps(timed_, loads, first);
     }
 }
@@ -152,8 +152,8 @@ void StageAttention::time_within_span(const DecodeKernel& kernel, const std::int
 }
 
 void StageAttention::add_prompts(const std::int64_t* new_tokens, const std::int64_t* kv_tokens, std::size_t count,
-                                 PricedTable& groups, PricedOperators& sum, bool are_beside_decodes) {
-    if (!others_.chunks) return add_prefills(new_tokens, kv_tokens, count, groups, sum, are_beside_decodes);
+                                 PricedTable& groups, PricedOperators& sum, bool with_decodes) {
+    if (!others_.chunks) return add_prefills(new_tokens, kv_tokens, count, groups, sum, with_decodes);
     for (auto* column : {&short_new_, &short_kv_, &long_new_, &long_kv_}) column->clear();
     for (std::size_t i = 0; i < count; ++i) {
         const bool is_short = new_tokens[i] <= others_.chunks->most_tokens;
@@ -162,7 +162,7 @@ void StageAttention::add_prompts(const std::int64_t* new_tokens, const std::int6
     }
     if (!short_new_.empty()) add_chunks(*others_.chunks, groups, sum);
     if (long_new_.empty()) return;
-    add_prefills(long_new_.data(), long_kv_.data(), long_new_.size(), groups, sum, are_beside_decodes);
+    add_prefills(long_new_.data(), long_kv_.data(), long_new_.size(), groups, sum, with_decodes);
 }
 
 void StageAttention::add_chunks(const ShortChunks& chunks, PricedTable& groups, PricedOperators& sum) const {
@@ -188,7 +188,7 @@ void StageAttention::add_chunks(const ShortChunks& chunks, PricedTable& groups, 
 }
 
 void StageAttention::add_prefills(const std::int64_t* new_tokens, const std::int64_t* kv_tokens, std::size_t count,
-                                  PricedTable& groups, PricedOperators& sum, bool are_beside_decodes) {
+                                  PricedTable& groups, PricedOperators& sum, bool with_decodes) {
     prompts_.clear();
     for (const PrefillKernel& kernel : prefills_) {
         const bool are_chunks = kernel.span && kernel.span->is_chunked;
@@ -198,7 +198,7 @@ void StageAttention::add_prefills(const std::int64_t* new_tokens, const std::int
         }
         auto found = are_chunks ? kernel.times->of(within_span_) : kernel.times->of(new_tokens, kv_tokens, count);
         prompts_.push_back(prompt_part(kernel, found.time_us, new_tokens, kv_tokens, count));
-        if (kernel.mixed && !are_beside_decodes) found.time_us = kernel.mixed->prompts_us(prompts_.back());
+        if (kernel.mixed && !with_decodes) found.time_us = kernel.mixed->prompts_us(prompts_.back());
         const KernelLoad& load = kernel.load;
         const double memory_us = found.cost.moved_bytes / load.stream_bytes_per_s * 1e6;
         const double clocked = clocked_share(found.time_us, memory_us);

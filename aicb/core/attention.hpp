@@ -53,7 +53,7 @@ struct PrefillKernel {
     std::shared_ptr<PrefillTimes> times;
     KernelLoad load;
     std::optional<KeySpan> span;     // chunks are requests of their own, a window is that of `times`
-    std::optional<MixedCall> mixed;  // decodes beside the prompts are in the same call
+    std::optional<MixedCall> mixed;  // decodes of the same batch are in the same call
 };
 
 // [steps] times of one rank.
@@ -105,18 +105,18 @@ class StageAttention {
     void insert(const DecodeSize& size, std::vector<DecodeKernel> kernels);
 
     // Adds the kernels that read the cache in `loads.total_ps.size()` steps to `loads`, and those of the first to
-    // `first`; beside the prompts that were added last what a call of both takes longer than these.
+    // `first`; with the prompts that were added last: what a call of both takes longer than these.
     void add_decodes(const std::int64_t* kv_tokens, const DecodeSize& size, StepLoads& loads, PricedOperators& first,
-                     bool are_beside_prompts = false);
+                     bool with_prompts = false);
     // Adds prefills with the other kernels over prompts; short chunks apart, if they are absorbed.
     void add_prompts(const std::int64_t* new_tokens, const std::int64_t* kv_tokens, std::size_t count,
-                     PricedTable& groups, PricedOperators& sum, bool are_beside_decodes = false);
+                     PricedTable& groups, PricedOperators& sum, bool with_decodes = false);
 
     std::vector<DecodeSize> missing_sizes;
 
   private:
     void add_prefills(const std::int64_t* new_tokens, const std::int64_t* kv_tokens, std::size_t count,
-                      PricedTable& groups, PricedOperators& sum, bool are_beside_decodes);
+                      PricedTable& groups, PricedOperators& sum, bool with_decodes);
     void mix(std::size_t kernel, const std::int64_t* kv_tokens, const DecodeSize& size, const DecodeKernel& decodes);
 
     const std::vector<DecodeKernel>* kernels_of(const DecodeSize& size);

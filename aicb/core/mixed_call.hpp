@@ -32,7 +32,7 @@ class MixedCall {
     bool is_estimate;     // such heads were not measured
 
     double tiles_of(double new_tokens) const;
-    // Of prompts without decodes beside them.
+    // Of prompts without decodes.
     double prompts_us(const PromptPart& prompts) const;
     // Of both, not less than of the prompts.
     double time_us(const PromptPart& prompts, const DecodePart& decodes) const;

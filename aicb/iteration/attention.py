@@ -179,7 +179,7 @@ class AttentionPricing:
         ]
 
     def _mixed_call(self, kernel: PrefillAttention) -> _core.MixedCall | None:
-        """How decodes beside the prompts run in the same call: as vLLM and SGLang have it, of whom the latter lets FA3
+        """How decodes of the same batch run in the same call: as vLLM and SGLang have it, of whom the latter lets FA3
         choose the parts of requests in batches of any size. None of latents, and where that is not known."""
         if self._gqa_kernel == "fa3" or kernel.d_qk != kernel.d_v:
             return None

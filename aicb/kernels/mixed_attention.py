@@ -212,12 +212,12 @@ class MixedTimes(KernelTimes[MixedAttention]):
         prompts, call = kernel.prompts, mixed_call(kernel.prompts, self._gpu, kernel.split_tokens)
         alone = self._prompts.price(prompts)
         decodes, none = kernel.decodes, Estimate(0.0, False, "", lambda: 0.0)
-        beside = self._decodes.price(decodes) if len(decodes.kv_tokens) else none
+        added = self._decodes.price(decodes) if len(decodes.kv_tokens) else none
         lengths = (prompts.new_tokens, prompts.kv_tokens)
-        time_us = call.time_us(alone.time_us, *lengths, beside.time_us, decodes.kv_tokens)
-        is_estimate = alone.is_estimate or beside.is_estimate
+        time_us = call.time_us(alone.time_us, *lengths, added.time_us, decodes.kv_tokens)
+        is_estimate = alone.is_estimate or added.is_estimate
         source = f"{'estimate:' if is_estimate else 'interpolated'} FA3 of prompts and decodes in one call"
-        return Estimate(time_us, is_estimate, source, lambda: max(alone.error, beside.error, CALL_ERROR))
+        return Estimate(time_us, is_estimate, source, lambda: max(alone.error, added.error, CALL_ERROR))
 
 
 CALL_ERROR = 0.06

@@ -287,7 +287,7 @@ WHOLE_MISSES = {
     ("h200-tp2-mixtral-8x7b", OWN): {"ttft"},
     ("h200-tp2-mixtral-8x7b", THEN): {"ttft"},
 }
-"""15.6, 7.8 and 6.1 % fast; a kernel that was compiled at its first use, for 1.1 s, while three of 40 requests waited."""
+"""15.6, 7.8 and 6.1 % fast; a kernel compiled at its first use, for 1.1 s, while three of 40 requests waited."""
 WHOLE_RUNS = ("serve_prefix", LONG_RUN, *H200_RUNS)
 
 
