@@ -34,9 +34,9 @@ GqaKernel = Literal["fa3", "fa3_captured", "fa3_sglang"]
 """Of decodes: FlashAttention-3 called with its own choice of splits, or as vLLM 0.24.0 or SGLang 0.5.17 captures it.
 The latter were measured over bf16 caches; vLLM's without a schedule where layers differ in their windows, and in layers
 that slide. These stand, flagged, for SGLang's (8 % slower than with its splits and pages of one token at the median of
-36 points, where as many keys without a window are 38 % faster) and for those of models all of whose layers have one window.
-Over fp8 caches the first stands for both, and for SGLang's with heads of other than `SGLANG_COLUMNS` or within chunks
-(``flashattention_backend.py``)."""
+36 points, where as many keys without a window are 38 % faster) and for those of models all of whose layers have one
+window. Over fp8 caches the first stands for both, and for SGLang's with heads of other than `SGLANG_COLUMNS` or within
+chunks (``flashattention_backend.py``)."""
 SGLANG_COLUMNS = 128
 """Of a head, in measurements of SGLang's decodes."""
 
