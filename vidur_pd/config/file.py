@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, get_args, get_origin
 
@@ -183,6 +183,10 @@ def describe(error: ValidationError, root: type, tree: Tree | None = None) -> st
     problem = unknown[0] if unknown else problems[0]
     path, _ = _follow(problem["loc"], root)
     field = ".".join(_with_names(path, tree)) or "configuration"
+    choices = [each for each in problems if each["type"] == "literal_error" and _follow(each["loc"], root)[0] == path]
+    if problem in choices:  # of a union, one for each of its members
+        listed = ", ".join(dict.fromkeys(_choices(each) for each in choices))
+        return f"{field}: found {quoted(problem['input'])}, expected one of {listed}"
     return f"{field}: {_reason(problem, root)}"
 
 
@@ -251,11 +255,14 @@ _EXPECTED = {
 """By pydantic's kinds of error, with the names of their context."""
 
 
+def _choices(problem: ErrorDetails) -> str:
+    """The words of a choice."""
+    return str(problem.get("ctx", {}).get("expected", "")).replace("'", "").replace(" or ", ", ")
+
+
 def _expected(problem: ErrorDetails) -> str:
     """What would have been right, in the words of the other errors."""
-    context = {name: str(value) for name, value in problem.get("ctx", {}).items()}
-    if "expected" in context:
-        context["expected"] = context["expected"].replace("'", "").replace(" or ", ", ")
+    context = {name: str(value) for name, value in problem.get("ctx", {}).items()} | {"expected": _choices(problem)}
     if problem["type"] in _EXPECTED:
         return _EXPECTED[problem["type"]].format_map(context)
     return str(problem["msg"][0].lower() + problem["msg"][1:]).removeprefix("input should be ")
@@ -288,16 +295,19 @@ def _follow(loc: tuple[int | str, ...], root: type) -> tuple[list[int | str], li
     path: list[int | str] = []
     current = _models(root)
     for part in loc:
-        named = [model.model_fields[part] for model in current if part in model.model_fields]
+        fields = [model.model_fields[part] for model in current if part in model.model_fields]
+        named = bool(fields)
         tagged = [model for model in current if part in _tags(model)]
         if tagged and (len(current) > 1 or not named):  # `file` is a kind of topology and the field of this kind
             current = tagged
             continue
         if named:
-            current = [model for field in named for model in _models(field.annotation)]
+            current = [model for field in fields for model in _models(field.annotation)]
         if part == KEY_OF_MAPPING:
             continue
         path.append(part)
+        if named and not any(_holds_others(field.annotation) for field in fields):
+            break  # what follows names a member of a union of plain values
     return path, current
 
 
@@ -308,6 +318,16 @@ def _models(annotation: Any) -> list[type[BaseModel]]:
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return [annotation]
     return [model for argument in get_args(annotation) for model in _models(argument)]
+
+
+def _holds_others(annotation: Any) -> bool:
+    """Whether a value has items or fields."""
+    origin = get_origin(annotation)
+    is_collection = any(isinstance(each, type) and issubclass(each, Collection) for each in (annotation, origin))
+    is_text = isinstance(annotation, type) and issubclass(annotation, str | bytes)
+    if bool(_models(annotation)) or (is_collection and not is_text):
+        return True
+    return origin is not Literal and any(_holds_others(each) for each in get_args(annotation))
 
 
 def _tags(model: type[BaseModel]) -> tuple[Any, ...]:

@@ -36,9 +36,9 @@ def test_fewer_heads_may_take_longer() -> None:
     assert 1.2 < six.time_us / eight.time_us < 1.5
 
 
-@pytest.mark.parametrize(("divides", "median", "p90"), [(True, 0.025, 0.1), (False, 0.03, 0.13)])
+@pytest.mark.parametrize(("divides", "median", "p90"), [(True, 0.02, 0.085), (False, 0.02, 0.065)])
 def test_lengths_left_out_follow_from_the_others(divides: bool, median: float, p90: float) -> None:
-    """All numbers of heads of one (new, past) at a time: 2.2 and 9.6 %; 2.5 and 12.2 %."""
+    """All numbers of heads of one (new, past) at a time: 1.5 and 7.7 %; 1.4 and 5.6 %."""
     times = H200.fitted(PrefillAttention, ("bf16", divides))
     assert isinstance(times, PrefillTimes)
     folds = [(shape[6], shape[5]) for shape in times.surface.shapes.tolist()]
