@@ -75,7 +75,7 @@ def test_set_edits_the_tree_before_validation(config_path: Path) -> None:
         ("engine.max_seqs=many", r"engine\.max_seqs: found 'many', expected a whole number"),
         ("engine.weights=int4", r"engine\.weights: found 'int4', expected one of bf16, fp8, mxfp4"),
         (
-            "workload={kind: trace, file: t.csv, format: generic}",
+            "workload={kind: trace, path: t.csv, format: generic}",
             r": workload\.format: found 'generic', expected one of auto, [a-z_0-9, ]*vidur",
         ),
         ("engine.cuda_graphs=maybe", r"engine\.cuda_graphs: found 'maybe', expected true or false"),
