@@ -11,9 +11,8 @@ dense products would run at the clock that was counted while the kernel was meas
 experts, which scales partial sums outside the tensor cores, lowers the clock at any share. Attention was measured once
 its clock had settled (``aicb/data/h200/attention_clocks.csv``): over prompts it draws less than dense products, and
 decodes, whose tiles have 64 rows however few queries share them, lower the clock by reading the cache at full
-bandwidth, which weights do not. Others count as dense products: bf16 experts were measured at higher clocks than these
-have, but for some 12 ms each, in which the clock need not have settled, and whole prompts of Qwen3-30B-A3B in an engine
-take as long as at the clock of dense products.
+bandwidth, which weights do not. Others count as dense products, also bf16 experts, though vLLM's kernel of these was
+since measured at lower clocks (docs/accuracy/kernels.md, "Clocks").
 
 An iteration runs at the clock of its mean load, idle times of the device included. Assumes that iterations like it go
 before and after: a single prompt after a pause runs its first 65 ms at the clock of the reference and is up to 15 %
