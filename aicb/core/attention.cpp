@@ -29,20 +29,6 @@ void add_attention(PricedOperators& sum, TimePs total_ps, TimePs clocked_ps, Tim
     sum.estimated |= estimated;
 }
 
-}  // namespace
-
-void StageAttention::insert(const DecodeSize& size, std::vector<DecodeKernel> kernels) {
-    sizes_.insert(packed(size), std::move(kernels));
-}
-
-const std::vector<DecodeKernel>* StageAttention::kernels_of(const DecodeSize& size) {
-    const auto* found = sizes_.find(packed(size));
-    if (found == nullptr) missing_sizes.push_back(size);
-    return found;
-}
-
-namespace {
-
 PromptPart prompt_part(const PrefillKernel& kernel, double time_us, const std::int64_t* new_tokens,
                        const std::int64_t* kv_tokens, std::size_t count) {
     PromptPart part{.time_us = time_us};
@@ -60,6 +46,16 @@ PromptPart prompt_part(const PrefillKernel& kernel, double time_us, const std::i
 }
 
 }  // namespace
+
+void StageAttention::insert(const DecodeSize& size, std::vector<DecodeKernel> kernels) {
+    sizes_.insert(packed(size), std::move(kernels));
+}
+
+const std::vector<DecodeKernel>* StageAttention::kernels_of(const DecodeSize& size) {
+    const auto* found = sizes_.find(packed(size));
+    if (found == nullptr) missing_sizes.push_back(size);
+    return found;
+}
 
 void add_steps(const TimedKernel& kernel, StepLoads& loads, PricedOperators& first) {
     const auto executions = static_cast<double>(kernel.load.count);

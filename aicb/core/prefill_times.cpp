@@ -37,10 +37,6 @@ class ExactSum {
     double sum_ = 0.0, lost_ = 0.0;
 };
 
-}  // namespace
-
-namespace {
-
 // FA3 does not split nearly as many tiles as there are SMs, nor few blocks of keys.
 constexpr double kFullShare = 0.8, kFewBlocks = 4.0, kMostSplits = 128.0, kEfficiencyShare = 0.85;
 // What a request may take of an SM's share of all blocks before it is split (flash_prepare_scheduler.cu).
