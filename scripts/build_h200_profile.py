@@ -28,6 +28,8 @@ CAUTIONS = [
     "grouped_gemm_gathered: Triton kernel of this project, tile chosen per shape among ten by time",
     "sampling: logits.float() and argmax of torch, two kernels",
     "decode_attention: FlashAttention-3 with pages of 16 tokens and without precomputed scheduler metadata",
+    "prefill_attention of grouped queries, over keys in a row, left this table for vllm_fa3_prefill.parquet, over"
+    " pages",
     "mla_decode: split schedule computed outside the timed call, as once per step in an engine",
     "gdn_prefill: the wrapper's host time is hidden in cold_us by longer flushes and absent from graph_us",
 ]

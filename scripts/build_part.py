@@ -292,20 +292,6 @@ PARTS: Mapping[str, Part] = {
             "compiled module _vllm_fa3_C of vLLM 0.24.0",
         ],
     ),
-    "vllm_fa3_mixed": Part(
-        "mixed_attention",
-        "in one call",
-        "attention of prompts and decodes in one call of FlashAttention-3, as vLLM 0.24.0 makes it: 1 to 256 decodes "
-        "over 256 to 32,768 tokens with one to three prompts of 8 to 7,000 tokens, and prompts of up to 512 tokens "
-        "alone. bf16: heads of 128 (64, 32, 48, 32, 28, 16 and 8 query heads over 8, 8, 4, 4, 4, 2 and 1 KV heads), "
-        "of 64 (64 over 8, 8 over 1) and of 256 (16 over 2); e4m3: heads of 128 (32 over 8, 8 over 1)",
-        [
-            "pages of 16 tokens in random order; of up to 512 tokens of a batch at most 32 splits of a request, beyond "
-            "the kernel chooses; the schedule is made outside",
-            CLOCKS,
-            "compiled module _vllm_fa3_C of vLLM 0.24.0",
-        ],
-    ),
     "vllm_rope_latent": Part(
         "rope_latent",
         "compiled",

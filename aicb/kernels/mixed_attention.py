@@ -215,7 +215,7 @@ class MixedTimes(KernelTimes[MixedAttention]):
         added = self._decodes.price(decodes) if len(decodes.kv_tokens) else none
         lengths = (prompts.new_tokens, prompts.kv_tokens)
         time_us = call.time_us(alone.time_us, *lengths, added.time_us, decodes.kv_tokens)
-        is_estimate = alone.is_estimate or added.is_estimate
+        is_estimate = alone.is_estimate or added.is_estimate or (kernel.dtype, kernel.head_dim) not in DECODE_TILES
         source = f"{'estimate:' if is_estimate else 'interpolated'} FA3 of prompts and decodes in one call"
         return Estimate(time_us, is_estimate, source, lambda: max(alone.error, added.error, CALL_ERROR))
 

@@ -106,6 +106,7 @@ def test_heads_that_were_not_measured_are_flagged() -> None:
     lengths = np.array([1, 64]), np.array([9, 64])
     assert not ESTIMATOR.price(MixedAttention(*lengths, 8, 2, 128)).is_estimate
     assert ESTIMATOR.price(MixedAttention(*lengths, 8, 2, 96)).is_estimate
+    assert ESTIMATOR.price(MixedAttention(*lengths, 16, 2, 256, "fp8")).is_estimate
 
 
 @pytest.mark.parametrize(("kernel", "is_one_call"), [("fa3_captured", True), ("fa3_sglang", True), ("fa3", False)])
