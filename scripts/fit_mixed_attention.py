@@ -17,18 +17,16 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import minimize
 
-import aicb._core as _core
 from aicb.estimators.interpolation import InterpolationEstimator
 from aicb.kernels.mixed_attention import (
+    CALL_TIMES,
     CAPTURED_TOKENS,
-    DECODE_FLOOR_US,
     DECODE_TILES,
-    FLOOR_US,
-    PROMPT_SPLIT_US,
-    SPLIT_US,
+    CallTimes,
+    DecodeTile,
     MixedAttention,
+    mixed_call,
 )
-from aicb.kernels.prefill_attention import tile_of
 from aicb.measurements.gpu import get_gpu
 from aicb.model.precision import KvDtype, Precision
 from scripts.measured_attention import MIXED, MeasuredCall, measured_calls
@@ -70,7 +68,7 @@ def parts() -> list[Parts]:
 def chosen() -> Values:
     """The constants of `aicb.kernels.mixed_attention`: the four, then start and key [ns] of each kind of heads."""
     tiles = [value for tile in DECODE_TILES.values() for value in (tile.start_us, 1e3 * tile.key_us)]
-    return np.array([FLOOR_US, DECODE_FLOOR_US, SPLIT_US, 1e3 * PROMPT_SPLIT_US, *tiles])
+    return np.array([*CALL_TIMES[:3], 1e3 * CALL_TIMES.prompt_split_us, *tiles])
 
 
 def errors(listed: Sequence[Parts], values: Values) -> Values:
@@ -84,25 +82,12 @@ def one_after_another(listed: Sequence[Parts]) -> Values:
 
 
 def _predicted_us(each: Parts, values: Values) -> float:
-    call, place = each.call, 4 + 2 * KINDS.index((each.call.dtype, each.call.head_dim))
-    tile, is_decode = tile_of(call.dtype, 2 * call.head_dim), each.kernel.is_decode
-    mixed = _core.MixedCall(
-        floor_us=values[0],
-        decode_floor_us=values[1],
-        split_us=values[2],
-        prompt_split_us=values[3] / 1e3,
-        start_us=values[place],
-        key_us=values[place + 1] / 1e3,
-        rows=tile.rows,
-        block_tokens=tile.block_tokens,
-        sharing=call.heads / call.kv_heads,
-        kv_heads=call.kv_heads,
-        sms=GPU.sms,
-        split_tokens=CAPTURED_TOKENS,
-        is_estimate=False,
-    )
-    new, kv = call.new_tokens[~is_decode], call.kv_tokens[~is_decode]
-    return mixed.time_us(each.prompts_us, new, kv, each.decodes_us, call.kv_tokens[is_decode])
+    times = CallTimes(*values[:3], values[3] / 1e3)
+    pairs = values[4:].reshape(-1, 2)
+    tiles = {kind: DecodeTile(start_us, key_ns / 1e3) for kind, (start_us, key_ns) in zip(KINDS, pairs, strict=True)}
+    mixed, is_decode = mixed_call(each.kernel.prompts, GPU, CAPTURED_TOKENS, times, tiles), each.kernel.is_decode
+    new, kv = each.call.new_tokens[~is_decode], each.call.kv_tokens[~is_decode]
+    return mixed.time_us(each.prompts_us, new, kv, each.decodes_us, each.call.kv_tokens[is_decode])
 
 
 def fitted(listed: Sequence[Parts]) -> Values:

@@ -34,13 +34,9 @@ PromptPart prompt_part(const PrefillKernel& kernel, double time_us, const std::i
     PromptPart part{.time_us = time_us};
     if (!kernel.mixed) return part;
     for (std::size_t i = 0; i < count; ++i) {
-        const auto own = static_cast<double>(new_tokens[i]);
-        part.new_tokens += own;
-        part.most_new = std::max(part.most_new, own);
-        part.tiles += kernel.mixed->tiles_of(own);
         const std::int64_t seen =
             kernel.span ? std::min(kv_tokens[i], new_tokens[i] + kernel.span->tokens) : kv_tokens[i];
-        part.most_kv = std::max(part.most_kv, static_cast<double>(seen));
+        kernel.mixed->add(part, new_tokens[i], seen);
     }
     return part;
 }

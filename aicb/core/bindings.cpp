@@ -181,13 +181,7 @@ void bind_kriging(py::module_& module) {
 double mixed_us(const MixedCall& call, double prompts_us, const Integers& new_tokens, const Integers& prompts_kv,
                 double decodes_us, const Integers& decodes_kv) {
     PromptPart prompts{.time_us = prompts_us};
-    for (py::ssize_t i = 0; i < new_tokens.size(); ++i) {
-        const auto own = static_cast<double>(new_tokens.data()[i]);
-        prompts.new_tokens += own;
-        prompts.most_new = std::max(prompts.most_new, own);
-        prompts.most_kv = std::max(prompts.most_kv, static_cast<double>(prompts_kv.data()[i]));
-        prompts.tiles += call.tiles_of(own);
-    }
+    for (py::ssize_t i = 0; i < new_tokens.size(); ++i) call.add(prompts, new_tokens.data()[i], prompts_kv.data()[i]);
     if (decodes_kv.size() == 0) return call.prompts_us(prompts);
     DecodePart decodes{.time_us = decodes_us, .requests = static_cast<double>(decodes_kv.size())};
     for (py::ssize_t i = 0; i < decodes_kv.size(); ++i) {

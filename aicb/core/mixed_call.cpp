@@ -15,6 +15,14 @@ constexpr double kCapturedSplits = 32.0;  // flash_attn_max_num_splits_for_cuda_
 
 double MixedCall::tiles_of(double new_tokens) const { return kv_heads * std::ceil(new_tokens * sharing / rows); }
 
+void MixedCall::add(PromptPart& prompts, std::int64_t new_tokens, std::int64_t kv_tokens) const {
+    const auto own = static_cast<double>(new_tokens);
+    prompts.new_tokens += own;
+    prompts.most_new = std::max(prompts.most_new, own);
+    prompts.most_kv = std::max(prompts.most_kv, static_cast<double>(kv_tokens));
+    prompts.tiles += tiles_of(own);
+}
+
 double MixedCall::prompts_us(const PromptPart& prompts) const {
     return prompts.time_us + (prompts.new_tokens <= split_tokens ? prompt_split_us * prompts.new_tokens : 0.0);
 }

@@ -32,6 +32,8 @@ class MixedCall {
     bool is_estimate;     // such heads were not measured
 
     double tiles_of(double new_tokens) const;
+    // Adds a prompt, of which so many keys are seen.
+    void add(PromptPart& prompts, std::int64_t new_tokens, std::int64_t kv_tokens) const;
     // Of prompts without decodes.
     double prompts_us(const PromptPart& prompts) const;
     // Of both, not less than of the prompts.

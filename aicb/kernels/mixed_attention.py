@@ -39,7 +39,22 @@ from boundary.errors import InputError
 
 CAPTURED_TOKENS = 512
 """vLLM's largest captured size by default, ``max_cudagraph_capture_size``."""
-FLOOR_US, DECODE_FLOOR_US, SPLIT_US, PROMPT_SPLIT_US = 5.6, 7.8, 4.1, 0.0075
+
+
+class CallTimes(NamedTuple):
+    """What a call takes whatever its tiles, µs."""
+
+    floor_us: float
+    """Launch of prompts."""
+    decode_floor_us: float
+    """Launch of decodes, which one call has not."""
+    split_us: float
+    """Of prompts and decodes that may be divided."""
+    prompt_split_us: float
+    """Of each token of prompts alone that may be."""
+
+
+CALL_TIMES = CallTimes(5.6, 7.8, 4.1, 0.0075)
 
 
 class DecodeTile(NamedTuple):
@@ -55,44 +70,47 @@ DECODE_TILES: Mapping[tuple[GemmDtype, int], DecodeTile] = {
     ("bf16", 256): DecodeTile(9.4, 0.0233),
     ("fp8", 128): DecodeTile(7.6, 0.0152),
 }
-"""By format and head dimension; of others the nearest, flagged. These and the constants above (launch of prompts and of
-decodes; a batch that may be divided; a token of prompts alone that may be): least absolute deviations over the 2,774
-calls and, the last, 252 prompts of ``tests/data/kernels/vllm-h200-mixed-attention.json.gz`` from an H200
-(``scripts/fit_mixed_attention.py``, which prints them): 5.7 % off in the mean and 13 % at p90, where prompts and
-decodes one after another are 19 and 50 %; a geometry left out 4 to 7 %, of those of 64 and of e4m3, of which two
-were measured each, 10 to 16 %."""
+"""By format and head dimension; of others the nearest, flagged. These and `CALL_TIMES`: least absolute deviations
+over the 2,774 calls and, of prompts alone, 252 prompts of ``tests/data/kernels/vllm-h200-mixed-attention.json.gz``
+from an H200 (``scripts/fit_mixed_attention.py``, which prints them): 5.7 % off in the mean and 13 % at p90, where
+prompts and decodes one after another are 19 and 50 %; a geometry left out 4 to 7 %, of those of 64 and of e4m3, of
+which two were measured each, 10 to 16 %."""
 _PROMPTS = (((256, 0),), ((1024, 0),), ((2048, 6144),), ((7000, 0),), ((512, 0),) * 3)
 """(new, past) tokens of the prompts of measured batches."""
 _DECODES = tuple(product((1, 4, 16, 64, 256), (512, 2048, 8192, 32768)))
 """(requests, KV tokens of each) of their decodes."""
 
 
-def mixed_call(kernel: PrefillAttention, gpu: Gpu, split_tokens: int) -> _core.MixedCall:
+def mixed_call(
+    kernel: PrefillAttention,
+    gpu: Gpu,
+    split_tokens: int,
+    times: CallTimes = CALL_TIMES,
+    tiles: Mapping[tuple[GemmDtype, int], DecodeTile] = DECODE_TILES,
+) -> _core.MixedCall:
     """One call of the prompts of ``kernel`` and decodes of its geometry; its lengths do not matter.
 
     Args:
         kernel: prompts.
         gpu: what it runs on.
         split_tokens: up to so many tokens of a batch any request may be divided.
+        times: what a call takes whatever its tiles.
+        tiles: of decodes, by format and head dimension.
     """
     head_dim, tile = kernel.d_qk, tile_of(kernel.dtype, kernel.d_qk + kernel.d_v)
     key = (kernel.dtype, head_dim)
-    nearest = min(DECODE_TILES, key=lambda each: (each[0] != kernel.dtype, abs(each[1] - head_dim)))
-    decode = DECODE_TILES.get(key, DECODE_TILES[nearest])
+    nearest = min(tiles, key=lambda each: (each[0] != kernel.dtype, abs(each[1] - head_dim)))
+    decode = tiles.get(key, tiles[nearest])
     return _core.MixedCall(
-        floor_us=FLOOR_US,
-        decode_floor_us=DECODE_FLOOR_US,
-        split_us=SPLIT_US,
-        prompt_split_us=PROMPT_SPLIT_US,
-        start_us=decode.start_us,
-        key_us=decode.key_us,
+        **times._asdict(),
+        **decode._asdict(),
         rows=tile.rows,
         block_tokens=tile.block_tokens,
         sharing=kernel.heads / kernel.kv_heads,
         kv_heads=kernel.kv_heads,
         sms=gpu.sms,
         split_tokens=split_tokens,
-        is_estimate=key not in DECODE_TILES,
+        is_estimate=key not in tiles,
     )
 
 
