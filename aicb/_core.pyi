@@ -442,7 +442,7 @@ class HostTimes:
     ) -> None: ...
 
 class StageRules:
-    """Padding, host and clock of one stage."""
+    """Padding, host and clocks of one stage."""
 
     def __init__(
         self,
@@ -453,6 +453,7 @@ class StageRules:
         shares_experts: bool,
         host: HostTimes,
         clock: ClockLaw | None,
+        settled_clock: ClockLaw | None,
     ) -> None: ...
     @property
     def graph_sizes(self) -> list[int]: ...

@@ -20,6 +20,10 @@ from aicb.profiling.store import PROVENANCE_FILE, TABLE_FILE, read_table, write_
 
 FOLDER = Path(__file__).resolve().parent.parent / "aicb" / "data" / "h100"
 HOST_OPERATIONS = frozenset({"empty_event_pair", "eager_launch_host", "graph_node", "graph_replay_host"})
+CLOCK_METHOD = (
+    "each product back to back for 0.35 s with operand sets in turns; clock: mean of the last 0.1 s, cycles over "
+    "nanoseconds counted on the SMs; power: one NVML reading near the end"
+)
 LEFT_OUT = frozenset({"graph_p10_us", "graph_p90_us", "rotated_p10_us", "rotated_p90_us", "sm_clock_mhz", "power_w"})
 
 
@@ -56,11 +60,16 @@ def main() -> None:
 
 
 def _write_clock_provenance(environment: dict[str, str], libraries: list[str]) -> None:
-    """Device and method of ``clocks.csv``, in the words of the H200's."""
-    facts = json.loads((FOLDER.parent / "h200" / "clocks.provenance.json").read_text(encoding="utf-8"))
-    facts |= {name: environment[name] for name in ("device", "driver")}
-    facts |= {name: round(float(environment[name])) for name in ("power_limit_w", "sm_clock_max_mhz")}
-    facts["libraries"] = [name for name in libraries if name.startswith("torch")]
+    """Device and method of ``clocks.csv``."""
+    facts = {
+        "schema_version": 1,
+        **{name: environment[name] for name in ("device", "driver")},
+        **{name: round(float(environment[name])) for name in ("power_limit_w", "sm_clock_max_mhz")},
+        "clocks": "default, not locked",
+        "libraries": [name for name in libraries if name.startswith("torch")],
+        "method": CLOCK_METHOD,
+        "written_by": "scripts/measure_clocks.py",
+    }
     (FOLDER / "clocks.provenance.json").write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")
 
 

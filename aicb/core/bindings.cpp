@@ -422,9 +422,9 @@ void bind_rules(py::module_& module) {
              py::arg("eager_ps"));
     py::class_<StageRules>(module, "StageRules")
         .def(py::init<std::vector<std::int64_t>, std::vector<std::int64_t>, bool, bool, HostTimes,
-                      std::optional<ClockLaw>>(),
+                      std::optional<ClockLaw>, std::optional<ClockLaw>>(),
              py::kw_only(), py::arg("graph_sizes"), py::arg("prompt_graph_sizes"), py::arg("replays_divided"),
-             py::arg("shares_experts"), py::arg("host"), py::arg("clock"))
+             py::arg("shares_experts"), py::arg("host"), py::arg("clock"), py::arg("settled_clock"))
         .def_readonly("graph_sizes", &StageRules::graph_sizes)
         .def_readonly("prompt_graph_sizes", &StageRules::prompt_graph_sizes);
     py::class_<IterationCost>(module, "IterationCost")

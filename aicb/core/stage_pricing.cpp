@@ -79,11 +79,11 @@ bool StagePricing::finish(const Padding& padding, const Shared& shared, Iteratio
 
     const HostWork host = host_work(shared.most_tokens, shared.most_requests, shared.phases);
     const TimePs added_ps = rules_.host.step_ps + (padding.is_captured ? rules_.host.gaps_ps : 0);
+    const std::optional<ClockLaw>& law = shared.phases.is_decode ? rules_.settled_clock : rules_.clock;
     slowest_.add(all);
     compute_ps.resize(slowest_.total_ps.size());
     for (std::size_t step = 0; step < compute_ps.size(); ++step) {
-        compute_ps[step] = at_clock(slowest_.total_ps[step], slowest_.clocked_ps[step], slowest_.tensor_ps[step],
-                                    added_ps, host.period_ps());
+        compute_ps[step] = law ? at_clock(*law, step, added_ps, host.period_ps()) : slowest_.total_ps[step];
     }
     PricedOperators whole = slowest_first_;
     whole += all;
@@ -217,13 +217,13 @@ PricedOperators StagePricing::common(const Padding& padding, const Shared& share
     return made;
 }
 
-// `added_ps`: of the device besides, at any clock. The load is that of iterations one after another.
-TimePs StagePricing::at_clock(TimePs busy_ps, TimePs clocked_ps, TimePs tensor_ps, TimePs added_ps,
-                              TimePs host_ps) const {
-    if (!rules_.clock) return busy_ps;
-    const TimePs step_ps = std::max(added_ps + busy_ps, host_ps);
-    const double slowdown = rules_.clock->slowdown(static_cast<double>(tensor_ps) / static_cast<double>(step_ps));
-    return busy_ps + static_cast<TimePs>(std::nearbyint(static_cast<double>(clocked_ps) * (slowdown - 1.0)));
+// Of the slowest rank. `added_ps`: of the device besides, at any clock. The load is that of iterations one after
+// another.
+TimePs StagePricing::at_clock(const ClockLaw& law, std::size_t step, TimePs added_ps, TimePs host_ps) const {
+    const TimePs busy_ps = slowest_.total_ps[step], step_ps = std::max(added_ps + busy_ps, host_ps);
+    const double share = static_cast<double>(slowest_.tensor_ps[step]) / static_cast<double>(step_ps);
+    const double added = static_cast<double>(slowest_.clocked_ps[step]) * (law.slowdown(share) - 1.0);
+    return busy_ps + static_cast<TimePs>(std::nearbyint(added));
 }
 
 }  // namespace aicb

@@ -36,7 +36,7 @@ struct StageRules {
     bool replays_divided;  // also where some ranks have prompts and others decodes alone
     bool shares_experts;   // the ranks' tokens meet in the experts
     HostTimes host;
-    std::optional<ClockLaw> clock;
+    std::optional<ClockLaw> clock, settled_clock;  // with prompts, of decodes alone
 };
 
 // InternTable of sets of estimated operators and of lists of collectives, shared by the stages of a model.
@@ -120,7 +120,7 @@ class StagePricing final : public IterationPricing {
     bool finish(const Padding& padding, const Shared& shared, IterationCost& first, std::vector<TimePs>& compute_ps);
     void keep_slower(std::size_t rank);
     PricedOperators common(const Padding& padding, const Shared& shared, InternTable::Collectives& lists);
-    TimePs at_clock(TimePs busy_ps, TimePs clocked_ps, TimePs tensor_ps, TimePs added_ps, TimePs host_ps) const;
+    TimePs at_clock(const ClockLaw& law, std::size_t step, TimePs added_ps, TimePs host_ps) const;
 
     StageRules rules_;
     std::shared_ptr<InternTable> interned_;

@@ -63,8 +63,8 @@ class CostTable:
         would load the power budget as much."""
         shares = clocked_shares(time_us, self.moved_bytes, gpu.hbm_bytes_per_s)
         power = [each.power_load for each in self.kernels]
-        bases, slopes, memory = np.array([(load.base, load.slope, load.memory) for load in power]).reshape(-1, 3).T
-        loads_us = bases * time_us + slopes * self.flops / self.peak_flops(gpu) * 1e6
+        slopes, memory = np.array([(load.slope, load.memory) for load in power]).reshape(-1, 2).T
+        loads_us = slopes * self.flops / self.peak_flops(gpu) * 1e6
         if memory.any():
             loads_us += memory * streaming_us(self.moved_bytes, gpu.hbm_bytes_per_s)
         return np.array([time_us, shares * time_us, loads_us])

@@ -229,7 +229,7 @@ def priced_together(tokens: int, run: int, sizes: Sequence[int] = ()) -> list[in
 
 
 def stage_rules(sizes: GraphSizes, shares_experts: bool, host: _core.HostTimes, gpu: Gpu) -> _core.StageRules:
-    """``StageRules`` with the clock of a GPU."""
+    """``StageRules`` with the clocks of a GPU."""
     return _core.StageRules(
         graph_sizes=list(sizes.decodes),
         prompt_graph_sizes=list(sizes.prompts),
@@ -237,4 +237,5 @@ def stage_rules(sizes: GraphSizes, shares_experts: bool, host: _core.HostTimes, 
         shares_experts=shares_experts,
         host=host,
         clock=None if gpu.clock is None else gpu.clock.core,
+        settled_clock=None if gpu.clock is None else gpu.clock.of(is_decode=True).core,
     )

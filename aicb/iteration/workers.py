@@ -194,7 +194,7 @@ class WorkersModel:
         return SplitIterationCost(
             micro_batches=made,
             head=head,
-            head_ps=at_clock_ps(head, self.attention.gpu),
+            head_ps=at_clock_ps(head, self.attention.gpu, is_decode=RankBatches.of(ranks).is_decode),
             host_ps=_picoseconds(self._host.step_us),
             prepare_ps=prepare_ps,
             launch_ps=sum(each.attention.launch_ps for each in made) - _picoseconds(sampled_again_us),
@@ -260,7 +260,7 @@ class WorkersModel:
             popularity=popularity,
             mean_share=round(group / (sent * self.split.attention.dp), 3),
         )
-        compute_ps = at_clock_ps(priced, self.ffn_gpu) + _picoseconds(gaps_us)
+        compute_ps = at_clock_ps(priced, self.ffn_gpu, is_decode=is_decode) + _picoseconds(gaps_us)
         return FfnLayer(compute_ps, priced, there, back)
 
     def _profile(self, network: MoeFfn) -> LoadProfile:
@@ -275,11 +275,11 @@ class WorkersModel:
         return self._heads[rows]
 
 
-def at_clock_ps(priced: PricedOperators, gpu: Gpu) -> int:
+def at_clock_ps(priced: PricedOperators, gpu: Gpu, *, is_decode: bool) -> int:
     """Time of operators that run back to back, at the clock of their load."""
     if gpu.clock is None or not priced.total_ps:
         return priced.total_ps
-    slowdown = float(gpu.clock.slowdown(np.array(priced.tensor_ps / priced.total_ps)))
+    slowdown = float(gpu.clock.of(is_decode=is_decode).slowdown(np.array(priced.tensor_ps / priced.total_ps)))
     return priced.total_ps + round(priced.clocked_ps * (slowdown - 1.0))
 
 

@@ -55,7 +55,7 @@ def kv_cost(
     load: PowerLoad = DENSE_PRODUCTS,
 ) -> _core.KvCost:
     """Times that ``batch`` sequences take at these shares of the GPU's peak and bandwidth, as lines in KV tokens; that
-    of the tensor cores as ``load`` counts it, whose base is not a line."""
+    of the tensor cores as ``load`` counts it."""
     few, many = (kernel.over(np.array([tokens])).cost(precision) for tokens in (SAMPLE_TOKENS, 2 * SAMPLE_TOKENS))
     bytes_per_token = (many.moved_bytes - few.moved_bytes) / SAMPLE_TOKENS
     own_bytes = few.moved_bytes - SAMPLE_TOKENS * bytes_per_token

@@ -26,7 +26,7 @@ from aicb.kernels.fitting.volume import PricedVolume, lengths_between, nearest, 
 from aicb.kernels.kernel import CacheKernel, CacheTimes, KernelCost, Shape
 from aicb.kernels.point import Point, SweptModel, point
 from aicb.kernels.routing import kv_lengths
-from aicb.measurements.clock import DECODE_ATTENTION, PowerLoad
+from aicb.measurements.clock import DECODE_ATTENTION, WIDE_DECODE_ATTENTION, PowerLoad
 from aicb.measurements.table import KernelRow
 from aicb.measurements.timing import MeasuredTimes
 from aicb.model.architecture import GroupedQueryAttention
@@ -106,7 +106,7 @@ class DecodeAttention(CacheKernel):
 
     @property
     def power_load(self) -> PowerLoad:
-        return DECODE_ATTENTION
+        return WIDE_DECODE_ATTENTION if self.head_dim > 128 else DECODE_ATTENTION
 
     def describe(self) -> str:
         return f"batch {self.kv_tokens.size} kv {int(self.kv_tokens.sum())} heads {self.heads}/{self.kv_heads}"

@@ -23,7 +23,7 @@ from aicb.kernels.kernel import Kernel, KernelCost, Shape, SurfaceTimes
 from aicb.kernels.point import Point, SweptModel, point
 from aicb.kernels.reference.product_times import grouped_reference
 from aicb.kernels.routing import busiest_rank, expert_rows
-from aicb.measurements.clock import FP8_EXPERTS, PowerLoad
+from aicb.measurements.clock import FILLING, TILED_FP8_EXPERTS, PowerLoad
 from aicb.measurements.gpu import Gpu
 from aicb.measurements.timing import MeasuredTimes
 from aicb.model.architecture import MoeFfn
@@ -85,7 +85,8 @@ class FusedExperts(Kernel):
     @property
     def power_load(self) -> PowerLoad:
         """Of fp8 experts; the tensor cores multiply what tiles are padded with as well."""
-        return PowerLoad(FP8_EXPERTS.base, FP8_EXPERTS.slope * self.padded_rows / self.rows)
+        own = TILED_FP8_EXPERTS
+        return PowerLoad(own.slope + FILLING * self.padded_rows / self.rows, own.memory)
 
     @property
     def padded_rows(self) -> float:

@@ -24,7 +24,7 @@ from aicb.kernels.gemm import BIAS_BYTES
 from aicb.kernels.kernel import Kernel, KernelCost, KernelTimes
 from aicb.kernels.point import Point, SweptModel
 from aicb.kernels.reference.product_times import mxfp4_reference
-from aicb.measurements.clock import DENSE_PRODUCTS, FP8_EXPERTS, PowerLoad
+from aicb.measurements.clock import BF16_EXPERTS, DENSE_PRODUCTS, FP8_EXPERTS, PowerLoad
 from aicb.measurements.gpu import Gpu
 from aicb.measurements.timing import MeasuredTimes
 from aicb.model.architecture import MoeFfn
@@ -103,8 +103,9 @@ class GroupedGemm(Kernel):
 
     @property
     def power_load(self) -> PowerLoad:
-        is_fused = self.layout == "gathered" and self.compute_dtype == "fp8"
-        return FP8_EXPERTS if is_fused else DENSE_PRODUCTS
+        if self.layout != "gathered" or self.gathering == "marlin" or self.dtype == "mxfp4":
+            return DENSE_PRODUCTS
+        return FP8_EXPERTS if self.compute_dtype == "fp8" else BF16_EXPERTS
 
     def time_ratio(self, origin: Gpu, target: Gpu) -> float | None:
         """mxfp4 weights are converted by the SMs, which takes longer than reading them and follows no bandwidth: by

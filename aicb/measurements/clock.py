@@ -1,22 +1,21 @@
 """The SM clock of a power-limited GPU, and what of a kernel's time follows it.
 
-Under load the driver lowers the clock until the board keeps its power limit. It does so within some 65 ms and by up to
-a third, most for what keeps the tensor cores busy: `ClockLaw` is the clock that remains after a quarter of a second of
-one kernel, a function of the tensor cores' share of their nominal peak (``aicb/data/h200/clocks.csv``, written by
-``scripts/measure_clocks.py``). Between a light and a heavy share it falls linearly. GPUs without such a measurement
-have the law of one that was measured, scaled by published figures (`ClockLaw.on`).
+Under load the driver lowers the clock until the board keeps its power limit, by up to a third and most for what keeps
+the tensor cores busy. It limits power twice: what the board draws now, within some 65 ms, to a few per cent above the
+limit, and from 0.8 s on the mean of about a second, to the limit itself. A `ClockLaw` is one of these clocks as a
+function of the tensor cores' share of their nominal peak, a line between a light and a heavy share: of a burst, and
+settled (``aicb/data/h200/clocks.csv``, written by ``scripts/measure_clocks.py``). GPUs without such a measurement have
+the laws of one that was measured, scaled by published figures (`ClockLaw.on`).
 
-Not all kernels draw the power of dense products at equal shares. What others add is a `PowerLoad`: the share at which
-dense products would run at the clock that was counted while the kernel was measured. vLLM's Triton kernel of fp8
-experts, which scales partial sums outside the tensor cores, lowers the clock at any share. Attention was measured once
-its clock had settled (``aicb/data/h200/attention_clocks.csv``): over prompts it draws less than dense products, and
-decodes, whose tiles have 64 rows however few queries share them, lower the clock by reading the cache at full
-bandwidth, which weights do not. Others count as dense products, also bf16 experts, though vLLM's kernel of these was
-since measured at lower clocks (docs/accuracy/kernels.md, "Clocks").
+Not all kernels draw the power of dense products at equal shares. What others draw is a `PowerLoad`: the share at which
+dense products would run at the clock that was counted under the kernel alone.
 
-An iteration runs at the clock of its mean load, idle times of the device included. Assumes that iterations like it go
-before and after: a single prompt after a pause runs its first 65 ms at the clock of the reference and is up to 15 %
-faster than a prompt under steady load. Ignores temperature, and boards that differ by some per cent.
+An iteration runs at the clock of its mean load, idle times of the device included: one of decodes alone, which others
+follow without a pause, at the settled clock, one with prompts at that of a burst. Where prompts leave no pause for a
+second either, or ranks communicate for much of the time, it is the other one; they are 10 to 50 MHz apart for heavy and
+for light loads and up to 200 between, 1 to 6 % of the time of kernels. Also ignored: a single prompt after a pause runs
+its first 65 ms at the clock of the reference and is up to 15 % faster than one of a burst; boards differ by some per
+cent, also by temperature.
 """
 
 from __future__ import annotations
@@ -36,32 +35,42 @@ STREAMED_SHARE = 0.83
 class PowerLoad:
     """Load of a kind of kernel on the power budget: the share of dense products that lowers the clock as much.
 
-    ``base + slope · share + memory · streamed`` of the kernel's own share of the tensor cores' nominal peak, and of the
-    part of its time in which large streams would move its bytes. Fitted to clocks that the SMs counted on the H200
-    (``scripts/fit_power_loads.py`` repeats it): of attention once they had settled; of fp8 experts while kernels of 1.5
-    ms and more were measured, whose clock may have been on its way down, so that the load is at least this.
+    ``slope · share + memory · streamed`` of the kernel's own share of the tensor cores' nominal peak, and of the part
+    of its time in which large streams would move its bytes. One load holds for both laws. Fitted to clocks that the SMs
+    of an H200 counted under the kernel alone, in bursts and settled (``scripts/fit_power_loads.py`` repeats it); root
+    mean square errors below are of these.
     """
 
-    base: float = 0.0
     slope: float = 1.0
     memory: float = 0.0
 
 
 DENSE_PRODUCTS = PowerLoad()
-FP8_EXPERTS = PowerLoad(base=0.32, slope=0.43)
-"""Of vLLM's fused kernel: 63 rows, 121 MHz root mean square; as dense products 223."""
-PROMPT_ATTENTION = PowerLoad(slope=0.84)
-"""Of grouped queries over prompts: 20 runs, 37 MHz root mean square; as dense products 89. Expanded latents draw no
-less than these (6 runs, 65 MHz)."""
-DECODE_ATTENTION = PowerLoad(memory=0.45)
-"""Of grouped queries: 20 runs, 101 MHz root mean square; as dense products 331."""
-LATENT_DECODES = PowerLoad(slope=0.33, memory=0.55)
-"""By FlashAttention-3: 6 runs, 42 MHz root mean square; as dense products 304."""
+"""34 products of bf16 and fp8: 48 and 52 MHz."""
+BF16_EXPERTS = PowerLoad(slope=0.90, memory=0.18)
+"""Of vLLM's Triton kernel: 28 runs, 42 and 70 MHz; as dense products 106 and 142."""
+FP8_EXPERTS = PowerLoad(slope=1.25, memory=0.22)
+"""Likewise, which scales partial sums outside the tensor cores: 50 runs, 34 and 65 MHz; as dense products 124
+and 183."""
+TILED_FP8_EXPERTS = PowerLoad(slope=0.99, memory=0.19)
+"""The same runs where tiles are known: 34 and 61 MHz, with ``FILLING``."""
+FILLING = 0.27
+"""And so much of the share that the tensor cores have with the rows that only fill tiles."""
+PROMPT_ATTENTION = PowerLoad(slope=0.70)
+"""Of grouped queries over prompts: 8 runs, 25 and 32 MHz; as dense products 124 and 143. Expanded latents draw what
+these do (2 runs, 25 and 21 MHz)."""
+DECODE_ATTENTION = PowerLoad(memory=0.33)
+"""Of grouped queries, by reading the cache, which weights read as fast do not: 10 runs, 74 and 72 MHz; as dense
+products 170 and 296."""
+WIDE_DECODE_ATTENTION = PowerLoad(memory=0.60)
+"""Of heads of 256, which draw the limit: one shape on two boards."""
+LATENT_DECODES = PowerLoad(slope=0.24, memory=0.48)
+"""By FlashAttention-3: 6 runs, 61 and 50 MHz; as dense products 252 and 298."""
 
 
 @dataclass(frozen=True, slots=True)
 class ClockLaw:
-    """Sustained SM clock against the tensor cores' share of their nominal peak."""
+    """SM clock against the tensor cores' share of their nominal peak."""
 
     reference_mhz: float
     """Clock that measured times are converted to."""
@@ -71,6 +80,12 @@ class ClockLaw:
     """Clock from ``heavy_share`` on."""
     light_share: float
     heavy_share: float
+    settled: ClockLaw | None = None
+    """The law after seconds without a pause, at the same reference; this one if absent."""
+
+    def of(self, *, is_decode: bool) -> ClockLaw:
+        """The law of iterations of decodes alone, or of others."""
+        return self.settled if is_decode and self.settled is not None else self
 
     def on(self, *, clocks: float, watts: float) -> ClockLaw:
         """The law of another GPU, from published figures.
@@ -91,6 +106,7 @@ class ClockLaw:
             heavy_mhz=self.heavy_mhz * clocks,
             light_share=self.light_share * headroom,
             heavy_share=self.heavy_share * headroom,
+            settled=None if self.settled is None else self.settled.on(clocks=clocks, watts=watts),
         )
 
     @property
@@ -141,6 +157,18 @@ def clocked_shares(
 ) -> NDArray[np.float64]:
     """[kernels] ``clocked_share`` of each."""
     return _core.clocked_share(time_us, streaming_us(moved_bytes, hbm_bytes_per_s))
+
+
+def at_reference_us(
+    law: ClockLaw,
+    time_us: NDArray[np.float64],
+    mhz: NDArray[np.float64],
+    moved_bytes: NDArray[np.float64],
+    hbm_bytes_per_s: float,
+) -> NDArray[np.float64]:
+    """[kernels] times at the reference clock of the law, of kernels that took ``time_us`` at ``mhz``."""
+    shares = clocked_shares(time_us, moved_bytes, hbm_bytes_per_s)
+    return np.asarray(time_us * (mhz / law.reference_mhz) ** shares)
 
 
 def streaming_us(moved_bytes: NDArray[np.float64], hbm_bytes_per_s: float) -> NDArray[np.float64]:

@@ -188,7 +188,7 @@ def _parse(text: str, where: str, folder: Path) -> Gpu:
     fields: dict[str, Any] = {name: _field(document, name, where) for name in (*_TEXTS, *_INTEGERS, *_NUMBERS)}
     table = folder if (folder / TABLE_FILE).is_file() else None
     if "clock" in document:
-        return Gpu(**fields, clock=_clock(document["clock"], where), table=table)
+        return Gpu(**fields, clock=_clock(document["clock"], f"{where}: clock"), table=table)
     gpu = Gpu(**fields, table=table)
     return gpu if table is not None else _with_transferred_clock(gpu)
 
@@ -209,14 +209,20 @@ def _with_transferred_clock(gpu: Gpu) -> Gpu:
 
 
 def _clock(found: object, where: str) -> ClockLaw:
-    names = tuple(ClockLaw.__dataclass_fields__)
-    if not isinstance(found, dict) or sorted(found) != sorted(names):
-        raise InputError(f"{where}: clock: found {quoted(found)}, expected the fields {', '.join(names)}")
-    law = ClockLaw(**{name: float(_number(found[name])) for name in names})
+    names = tuple(name for name in ClockLaw.__dataclass_fields__ if name != "settled")
+    if not isinstance(found, dict) or set(found) - {"settled"} != set(names):
+        raise InputError(f"{where}: found {quoted(found)}, expected the fields {', '.join(names)}, perhaps settled")
+    rates: dict[str, Any] = {name: float(_number(found[name])) for name in names}
+    law = ClockLaw(**rates)
     has_rates = 1 <= law.heavy_mhz <= law.light_mhz <= 1e6 and 1 <= law.reference_mhz <= 1e6
     if not (has_rates and 0 <= law.light_share < law.heavy_share <= 1):
-        raise InputError(f"{where}: clock: found {quoted(found)}, expected rates above 0 that fall as the share rises")
-    return law
+        raise InputError(f"{where}: found {quoted(found)}, expected rates above 0 that fall as the share rises")
+    if "settled" not in found:
+        return law
+    settled, own = found["settled"], names[1:]
+    if not isinstance(settled, dict) or set(settled) != set(own):
+        raise InputError(f"{where}.settled: found {quoted(settled)}, expected the fields {', '.join(own)}")
+    return replace(law, settled=_clock({names[0]: law.reference_mhz, **settled}, f"{where}.settled"))
 
 
 def _field(document: Mapping[str, object], name: str, where: str) -> object:

@@ -237,7 +237,9 @@ def attention() -> Iterator[str]:
                     *attention_operators(model, split.attention, precision, batch),
                 ]
                 own = [each for each in listed if each.phase not in (Phase.EXPERTS, Phase.HEAD)]
-                found_us = at_clock_ps(price_operators(own, pricing), get_gpu(gpu)) / len(model.layers) / 1e6
+                found_us = (
+                    at_clock_ps(price_operators(own, pricing), get_gpu(gpu), is_decode=True) / len(model.layers) / 1e6
+                )
                 yield (
                     f"| {name} | {gpu} | {context:,} | {expected_us:,} | {found_us:,.0f} | "
                     f"{100 * (found_us / expected_us - 1):+.0f} % |"

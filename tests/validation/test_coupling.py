@@ -19,7 +19,7 @@ from tests.validation.coupling_accuracy import ON_PACKETS
 from vidur_pd.commands.validation.coupling import CASES, METRICS, PACKETS, Case, configuration, run
 
 MEAN_BOUND, P99_BOUND = 0.015, 0.025
-DEPTHS = {"ep-400": 12, "over-4": 12, "inside-4": 12, "layerwise-50": 12, "two-100": 4, "tp-100": 4}
+DEPTHS = {"ep-400": 12, "over-4": 12, "inside-4": 12, "layerwise-50": 12, "two-100": 4, "tp-100": 3}
 """One layer in so many, in one in eight elsewhere: as few as leave `isolated` outside of the bounds where it is with
 more of them (`DISCRIMINATING`), and a KV transfer long beside an iteration's collectives."""
 DISCRIMINATING = {"ep-50", "ep-50-long", "two-100", "over-4", "tp-100", "deepseek-50"}

@@ -12,8 +12,6 @@ from vidur_pd.commands.validation.measured_engine import read_engine
 LOADS = ("loads, mean ttft", "loads, mean tpot", "loads, mean e2e")
 LIMITS = dict(zip(LOADS, (0.15, 0.06, 0.06), strict=True))
 """Mean errors of TTFT, TPOT and E2E that are aimed at."""
-MISSES = {("deepseek-v3-l8-mtp1", "loads, mean tpot"), ("deepseek-v3-l8-mtp3", "loads, mean tpot")}
-"""6.2 and 6.1 % fast."""
 DECODES = {"deepseek-v3-l8-mtp1": 0.06, "deepseek-v3-l8-mtp3": 0.06, "qwen3-8b-eagle2": 0.07, "qwen3-8b-draft3": 0.13}
 """Limits of decodes with 8 to 128 requests; the last engine's wait for the host, which was slower meanwhile."""
 
@@ -21,7 +19,7 @@ DECODES = {"deepseek-v3-l8-mtp1": 0.06, "deepseek-v3-l8-mtp3": 0.06, "qwen3-8b-e
 @pytest.mark.parametrize("kind", LOADS)
 @pytest.mark.parametrize("engine", ENGINES)
 def test_loads_are_met_at_the_speed_of_the_phase(engine: str, kind: str) -> None:
-    assert (errors(engine)[kind]["then_error"] < LIMITS[kind]) != ((engine, kind) in MISSES)
+    assert errors(engine)[kind]["then_error"] < LIMITS[kind]
 
 
 @pytest.mark.parametrize("engine", ENGINES)

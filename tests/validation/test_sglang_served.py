@@ -27,12 +27,11 @@ LOADS_MOST = {
     SHARED_EXPERTS: 0.12,
 }
 MISSES = {
-    ("tp1-deepseek-v3-l8", "serve_12.0"),
     ("tp1-qwen3-30b-a3b-fp8", "serve_6.0"),
     ("tp2-qwen3-30b-a3b", PROMPTS),
     (SHARED_EXPERTS, PROMPTS),
 }
-"""10.8 %, as prompts are launched on two workers, of whom the slower counts; 7.4 %; one of 512 tokens 26 % fast;
+"""7.4 %; one of 512 tokens 26 % fast;
 19 to 26 % fast, where an idle rank's rows that fill up graphs may choose the same experts."""
 
 
@@ -62,15 +61,15 @@ def test_prompts_of_up_to_8192_tokens_are_met(name: str) -> None:
     assert are_met != ((name, PROMPTS) in MISSES)
 
 
-@pytest.mark.parametrize(("load", "ttft"), [("serve_6.0", 0.066), ("serve_12.0", 0.118)])
+@pytest.mark.parametrize(("load", "ttft", "tpot"), [("serve_6.0", 0.088, 0.04), ("serve_12.0", 0.109, 0.03)])
 def test_steps_with_prompts_on_one_rank_and_decodes_on_the_other_are_launched_kernel_by_kernel(
-    load: str, ttft: float
+    load: str, ttft: float, tpot: float
 ) -> None:
-    """Of 60 to 75 % that loads were fast, blind, most: TPOT is met within 3 %. TTFT misses the 5 % that it was met
-    within when experts were fitted to prompts of this engine, by as much as stated."""
+    """Of 60 to 75 % that loads were fast, blind, most: TPOT is met within 4 and 3 %. TTFT misses the 5 % that it was
+    met within when experts were fitted to prompts of this engine, by as much as stated."""
     rows = {row.name: row.error for row in compare(SHARED_EXPERTS, load, THEN)}
     assert abs(rows[f"{load} ttft mean"]) == pytest.approx(ttft, abs=0.002)
-    assert abs(rows[f"{load} tpot mean"]) < 0.03
+    assert abs(rows[f"{load} tpot mean"]) < tpot
 
 
 def test_graphs_of_prompts_are_what_the_engines_said() -> None:

@@ -31,6 +31,7 @@ from aicb.estimators.transfer_reference import parts_of
 from aicb.kernels.batched_gemm import BatchedGemm
 from aicb.kernels.gemm import Gemm
 from aicb.kernels.registry import classes_by_operation
+from aicb.measurements.clock import at_reference_us
 from aicb.measurements.table import EVEN_DISTRIBUTIONS, KernelRow, KernelTable, TableFile
 from aicb.measurements.timing import MeasuredTimes
 from aicb.model.precision import Precision
@@ -73,9 +74,12 @@ def clock_errors_mhz() -> tuple[float, float]:
     """(root mean square, mean) of the H100's law against the clocks measured under bf16 products."""
     with CLOCKS.open(encoding="utf-8") as file:
         rows = list(csv.DictReader(file))
-    share = np.array([float(row["tflops"]) * 1e12 / TARGET.peak_flops["bf16"] for row in rows])
+    time_us, mhz, tflops, tb_per_s = (
+        np.array([float(row[name]) for row in rows]) for name in ("time_us", "sm_clock_mhz", "tflops", "tb_per_s")
+    )
     assert TARGET.clock is not None
-    error = TARGET.clock.mhz(share) - np.array([float(row["sm_clock_mhz"]) for row in rows])
+    reference_us = at_reference_us(TARGET.clock, time_us, mhz, tb_per_s * time_us * 1e6, TARGET.hbm_bytes_per_s)
+    error = TARGET.clock.mhz(tflops * 1e12 / TARGET.peak_flops["bf16"] * time_us / reference_us) - mhz
     return float(np.sqrt(np.mean(error**2))), float(np.mean(error))
 
 

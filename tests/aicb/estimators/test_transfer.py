@@ -221,7 +221,7 @@ def test_transferred_times_keep_the_error_that_they_claim(is_product: bool) -> N
 
 
 def test_the_clock_law_of_an_h100_meets_its_measured_clocks() -> None:
-    """45 bf16 products: the law that it is given is 37 MHz low, 68 MHz root mean square; the H200's own fit has 55."""
+    """45 bf16 products: the law that it is given is 56 MHz low, 76 MHz root mean square; the H200's own fit has 48."""
     rms, mean = clock_errors_mhz()
-    assert rms == pytest.approx(68, abs=1)
-    assert mean == pytest.approx(-37, abs=1)
+    assert rms == pytest.approx(76, abs=1)
+    assert mean == pytest.approx(-56, abs=1)

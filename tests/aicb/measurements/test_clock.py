@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 from dataclasses import replace
 from functools import cache
 from importlib.resources import files
@@ -35,6 +34,7 @@ from aicb.operators.operator import Communication
 
 H200 = get_gpu("h200")
 LAW = ClockLaw(1600, 1800, 1400, 0.25, 0.75)
+FLAT = ClockLaw(1600, 1600, 1600, 0.1, 0.2)
 
 
 def test_the_clock_falls_linearly_between_a_light_and_a_heavy_load() -> None:
@@ -49,35 +49,20 @@ def test_only_what_the_sms_bound_follows_the_clock() -> None:
     assert clocked_share(100.0, 0.0, 1e12) == 1.0
 
 
-def test_the_law_of_the_h200_fits_its_measured_clocks() -> None:
-    """Least squares over 66 matrix products: 55 MHz (root mean square); single ones run up to 150 MHz off it."""
-    with (files("aicb") / "data" / "h200" / "clocks.csv").open(encoding="utf-8") as file:
-        rows = list(csv.DictReader(file))
-    share = np.array([float(row["tflops"]) * 1e12 / H200.peak_flops[row["dtype"]] for row in rows])  # type: ignore[index]
-    clocks = np.array([float(row["sm_clock_mhz"]) for row in rows])
-    assert H200.clock is not None
-    residuals = H200.clock.mhz(share) - clocks
-    assert np.sqrt(np.mean(residuals**2)) == pytest.approx(55, abs=2)
-    for name, change in {"light_mhz": 20, "heavy_mhz": 20, "light_share": 0.04, "heavy_share": 0.04}.items():
-        for sign in (-1, 1):
-            other = replace(H200.clock, **{name: getattr(H200.clock, name) + sign * change})
-            assert np.mean((other.mhz(share) - clocks) ** 2) > np.mean(residuals**2), name
-
-
 def test_long_prefills_run_at_the_heavy_clock_and_decodes_at_the_light_one() -> None:
-    """Against a GPU without the law a prefill of 16,384 tokens takes nearly 1600 / 1385 as long; decode of one request,
-    bound by memory, gains less than 1600 / 1810 would give."""
+    """Against a GPU without the law a prefill of 16,384 tokens takes nearly 1600 / 1365 as long; decode of one request,
+    bound by memory, gains less than 1600 / 1794 would give."""
     silent = HostModel(eager_launch_us=0.0, step_us=0.0)
     found, plain = (
         IterationModel(load_model("qwen3-8b"), Partition(), Precision(), gpu, host=silent)
-        for gpu in (H200, replace(H200, clock=ClockLaw(1600, 1600, 1600, 0.1, 0.2)))
+        for gpu in (H200, replace(H200, clock=FLAT))
     )
     ratios = [
         found.price([batch]).compute_ps / plain.price([batch]).compute_ps
         for batch in (Batch.prefill([16384]), Batch.decode([1000]))
     ]
-    assert 1.10 < ratios[0] < 1600 / 1385
-    assert 1600 / 1810 < ratios[1] < 1.0
+    assert 1.10 < ratios[0] < 1600 / 1365
+    assert 1600 / 1794 < ratios[1] < 1.0
 
 
 BATCHES = {
@@ -188,8 +173,8 @@ def test_power_does_not_bind_an_h20_and_binds_a_b200_more_than_an_h200() -> None
     half = np.array([0.5])
     clocks = {name: (get_gpu(name).clock, get_gpu(name).boost_mhz) for name in ("h20", "b200", "h200")}
     shares = {name: float(law.mhz(half)[0]) / boost for name, (law, boost) in clocks.items() if law and boost}
-    assert shares["b200"] == pytest.approx(1385 / 1830)
-    assert shares["b200"] < shares["h200"] < shares["h20"] == pytest.approx(1810 / 1830)
+    assert shares["b200"] == pytest.approx(1365 / 1830)
+    assert shares["b200"] < shares["h200"] < shares["h20"] == pytest.approx(1804 / 1830)
 
 
 @pytest.mark.parametrize("name", known_gpus())
@@ -213,3 +198,46 @@ def test_a_wrong_law_is_refused_in_one_line(tmp_path: Path, clock: str) -> None:
     (tmp_path / "gpu.yaml").write_text("\n".join([*lines, f"clock: {clock}"]))
     with pytest.raises(InputError, match=r"gpu\.yaml: clock: found .*expected"):
         get_gpu(str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    "settled",
+    [
+        "7",
+        "{}",
+        "{light_mhz: 1}",
+        "{reference_mhz: 1600, light_mhz: 2, heavy_mhz: 1, light_share: 0, heavy_share: 1}",
+        "{light_mhz: 1, heavy_mhz: 2, light_share: 0, heavy_share: 1}",
+    ],
+)
+def test_a_wrong_settled_law_is_refused_in_one_line(tmp_path: Path, settled: str) -> None:
+    text = (files("aicb") / "data" / "gpus" / "h200.yaml").read_text()
+    lines = [line for line in text.splitlines() if not line.startswith("clock:")]
+    law = "reference_mhz: 1600, light_mhz: 1800, heavy_mhz: 1400, light_share: 0.2, heavy_share: 0.5"
+    (tmp_path / "gpu.yaml").write_text("\n".join([*lines, f"clock: {{{law}, settled: {settled}}}"]))
+    with pytest.raises(InputError, match=r"gpu\.yaml: clock\.settled: found .*expected"):
+        get_gpu(str(tmp_path))
+
+
+def test_decodes_alone_run_at_the_settled_clock_and_prompts_at_that_of_a_burst() -> None:
+    """A slow settled clock prolongs decodes, a slow one of bursts what has prompts."""
+    slow, law = ClockLaw(1600, 800, 800, 0.1, 0.2), H200.clock
+    assert law is not None
+    usual, settled, burst = (
+        IterationModel(load_model("qwen3-8b"), Partition(), Precision(), gpu)
+        for gpu in (
+            H200,
+            replace(H200, clock=replace(law, settled=slow)),
+            replace(H200, clock=replace(slow, settled=law.settled)),
+        )
+    )
+    decode, prompt = Batch.decode([1000] * 128), Batch.prefill([2048])
+    times = {
+        name: [each.price([batch]).compute_ps for each in (usual, settled, burst)]
+        for name, batch in (("decode", decode), ("prompt", prompt))
+    }
+    assert times["decode"][1] > 1.2 * times["decode"][0] == 1.2 * times["decode"][2]
+    assert times["prompt"][2] > 1.5 * times["prompt"][0] == 1.5 * times["prompt"][1]
+    without = replace(H200, clock=replace(law, settled=None))
+    found = IterationModel(load_model("qwen3-8b"), Partition(), Precision(), without).price([decode]).compute_ps
+    assert found < times["decode"][0]

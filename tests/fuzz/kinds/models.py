@@ -19,7 +19,10 @@ _FOLDER: Final = Path(aicb.__file__).parent / "data"
 GPU: Final[dict[str, Any]] = {
     "name": "mine", "hbm_bytes": 85520809984, "hbm_bytes_per_s": 3.35e12, "peak_bf16_flops": 989.5e12,
     "peak_fp8_flops": 1979.0e12, "sms": 132, "l2_bytes": 52428800, "interconnect_as": "h100", "source": "a data sheet",
-    "clock": {"reference_mhz": 1600, "light_mhz": 1810, "heavy_mhz": 1385, "light_share": 0.26, "heavy_share": 0.54},
+    "clock": {
+        "reference_mhz": 1600, "light_mhz": 1804, "heavy_mhz": 1365, "light_share": 0.22, "heavy_share": 0.55,
+        "settled": {"light_mhz": 1794, "heavy_mhz": 1329, "light_share": 0.2, "heavy_share": 0.5},
+    },
 }  # fmt: skip
 OPERATORS: Final = """op,m,n,k,dtype,rows,groups,q_len,kv_len,heads,kv_heads,d_qk,d_v,batch
 gemm,64,4096,4096,bf16,,,,,,,,,
