@@ -3,7 +3,7 @@
 
     python scripts/measure_clocks.py -o clocks.csv [--kinds products prompts ...] [--fa3 _vllm_fa3_C.abi3.so]
 
-A board limits power twice: what it draws now, within tens of milliseconds and some per cent above its limit, and the
+A board limits power twice: what it draws now, within tens of milliseconds and to 3 to 12 % above its limit, and the
 mean of about a second, to the limit. So each kernel runs alone and back to back, after a second of rest, with operand
 sets in turns so that weights come from memory, and two clocks are counted by the SMs: of a burst, 0.25 to 0.5 s after
 its beginning, and settled, over 2.2 s from 2.6 s on, where the clock still swings about its mean once a second.

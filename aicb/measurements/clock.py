@@ -1,7 +1,7 @@
 """The SM clock of a power-limited GPU, and what of a kernel's time follows it.
 
 Under load the driver lowers the clock until the board keeps its power limit, by up to a third and most for what keeps
-the tensor cores busy. It limits power twice: what the board draws now, within some 65 ms, to a few per cent above the
+the tensor cores busy. It limits power twice: what the board draws now, within some 65 ms, to 3 to 12 % above the
 limit, and from 0.8 s on the mean of about a second, to the limit itself. A `ClockLaw` is one of these clocks as a
 function of the tensor cores' share of their nominal peak, a line between a light and a heavy share: of a burst, and
 settled (``aicb/data/h200/clocks.csv``, written by ``scripts/measure_clocks.py``). GPUs without such a measurement have
