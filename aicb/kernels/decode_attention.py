@@ -38,6 +38,8 @@ PAGED_FLOOR_US, PAGED_UNIT_US, PAGED_COMBINE_US, PAGED_SPLIT_US, PAGED_TAIL = 7.
 """FA3 decode: launch; an SM's time for one KV head of one sequence, however short; the second kernel, and each
 doubling of splits; power of the wave efficiency. Least squares over the 2721 decode rows of the H200 table: 5.6 %
 median, 15 % p90, which kriging takes to a third."""
+NARROW_HEAD = 128
+"""Up to this head dimension clocks were counted that `DECODE_ATTENTION` meets; beyond it, of 256."""
 PAGE_TOKENS = 16
 """vLLM's default block size."""
 FA3_BLOCK_TOKENS = 128
@@ -106,7 +108,7 @@ class DecodeAttention(CacheKernel):
 
     @property
     def power_load(self) -> PowerLoad:
-        return WIDE_DECODE_ATTENTION if self.head_dim > 128 else DECODE_ATTENTION
+        return WIDE_DECODE_ATTENTION if self.head_dim > NARROW_HEAD else DECODE_ATTENTION
 
     def describe(self) -> str:
         return f"batch {self.kv_tokens.size} kv {int(self.kv_tokens.sum())} heads {self.heads}/{self.kv_heads}"

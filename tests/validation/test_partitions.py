@@ -341,13 +341,15 @@ MORE_MISSES = {
     (FP8_QWEN, THEN): {"tpot", "e2e"},
 }
 """Launches 10 to 40 % slower than in the loads of the host file; prompts that reach fewer experts than are priced."""
-MORE_DECODES = {HYBRID_AGAIN: (0.03, 0.08), FP8_QWEN: (0.021, 0.03), SHARED_DEEPSEEK: (0.045, 0.06)}
+MORE_DECODES = {HYBRID_AGAIN: (0.03, 0.08), FP8_QWEN: (0.02, 0.03), SHARED_DEEPSEEK: (0.04, 0.055)}
 """Errors in the mean and at worst."""
 MORE_WORST_DECODES = {
     *((FP8_QWEN, f"decode of 32 x {context}") for context in (512, 4096)),
-    (SHARED_DEEPSEEK, "decode of 128 x 512"),
+    *((SHARED_DEEPSEEK, f"decode of {batch} x 512") for batch in (128, 256)),
 }
-"""3.5 and 3.2 % slow; 6.3 % fast."""
+"""3.5 and 3.2 % slow; 6.3 and 5.5 % fast."""
+MORE_MEAN_MISSES = {FP8_QWEN, SHARED_DEEPSEEK}
+"""2.04 and 4.3 %."""
 
 
 @pytest.mark.parametrize("server", THREE_MORE)
@@ -358,7 +360,7 @@ def test_three_more_engines_decode_as_measured(server: str) -> None:
     if server == SHARED_DEEPSEEK:
         rows = [row for row in rows if int(row.name.split()[2]) >= 32]
     mean, worst = MORE_DECODES[server]
-    assert np.mean([abs(row.error) for row in rows]) <= mean
+    assert (np.mean([abs(row.error) for row in rows]) <= mean) != (server in MORE_MEAN_MISSES)
     for row in rows:
         assert (abs(row.error) <= worst) != ((server, row.name) in MORE_WORST_DECODES), f"{row.name}: {row.error:.1%}"
 
@@ -424,10 +426,13 @@ def decodes_of_four_ranks() -> list[float]:
     return errors
 
 
+@pytest.mark.xfail(strict=True, raises=AssertionError, reason="one request 5.8 % slow")
 def test_no_decode_of_four_ranks_is_far_off_unless_the_host_was_slower_meanwhile() -> None:
-    """One request 5.8 % slow, all others within 3 %."""
+    assert max(decodes_of_four_ranks()) <= 0.055
+
+
+def test_all_but_one_decode_of_four_ranks_are_near_unless_the_host_was_slower_meanwhile() -> None:
     assert sorted(decodes_of_four_ranks())[-2] <= 0.03
-    assert max(decodes_of_four_ranks()) <= 0.06
 
 
 def test_decodes_of_four_ranks_are_as_measured_in_the_mean_unless_the_host_was_slower_meanwhile() -> None:

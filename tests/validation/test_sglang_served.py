@@ -61,15 +61,15 @@ def test_prompts_of_up_to_8192_tokens_are_met(name: str) -> None:
     assert are_met != ((name, PROMPTS) in MISSES)
 
 
-@pytest.mark.parametrize(("load", "ttft", "tpot"), [("serve_6.0", 0.088, 0.04), ("serve_12.0", 0.109, 0.03)])
+@pytest.mark.parametrize(("load", "ttft"), [("serve_6.0", 0.088), ("serve_12.0", 0.109)])
 def test_steps_with_prompts_on_one_rank_and_decodes_on_the_other_are_launched_kernel_by_kernel(
-    load: str, ttft: float, tpot: float
+    load: str, ttft: float
 ) -> None:
-    """Of 60 to 75 % that loads were fast, blind, most: TPOT is met within 4 and 3 %. TTFT misses the 5 % that it was
-    met within when experts were fitted to prompts of this engine, by as much as stated."""
+    """Of 60 to 75 % that loads were fast, blind, most: TPOT is met within 3 %, but for 3.6 at 6 requests/s. TTFT misses
+    the 5 % that it was met within when experts were fitted to prompts of this engine, by as much as stated."""
     rows = {row.name: row.error for row in compare(SHARED_EXPERTS, load, THEN)}
     assert abs(rows[f"{load} ttft mean"]) == pytest.approx(ttft, abs=0.002)
-    assert abs(rows[f"{load} tpot mean"]) < tpot
+    assert (abs(rows[f"{load} tpot mean"]) < 0.03) != (load == "serve_6.0")
 
 
 def test_graphs_of_prompts_are_what_the_engines_said() -> None:
